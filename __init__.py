@@ -1,0 +1,1 @@
+"""Onefold: event-sourced aggregates on PostgreSQL, each event folded once."""

@@ -1,0 +1,264 @@
+"""Events: immutable, named and versioned facts."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict
+from pydantic_core import PydanticSerializationError
+
+from .errors import DeclarationError, UnstorableValue
+from .instant import ensure_aware
+
+if TYPE_CHECKING:
+    from .aggregate import Aggregate
+    from .registry import Registry
+
+NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
+_set = object.__setattr__
+RESERVED = frozenset({"meta", "originator_id", "originator_version", "timestamp"})
+
+
+class EventMeta:
+    """Where and when an event stands in the log; immutable.
+
+    `stream` is `category/id`, `version` the number within the stream (from 1), `position` the number in
+    the log (0 until it is stored), `occurred_at` when it happened, `recorded_at` the database's clock at
+    the append, `event_id` its identity, `metadata` what the writer added (actor, correlation, causation,
+    tenant and more). Instants are aware; those that are not known yet are None.
+    """
+
+    __slots__ = ("event_id", "metadata", "occurred_at", "position", "recorded_at", "stream", "version")
+
+    stream: str
+    version: int
+    position: int
+    occurred_at: datetime | None
+    recorded_at: datetime | None
+    event_id: UUID | None
+    metadata: Mapping[str, Any]
+
+    def __init__(
+        self,
+        stream: str,
+        version: int,
+        position: int = 0,
+        *,
+        occurred_at: datetime | None = None,
+        recorded_at: datetime | None = None,
+        event_id: UUID | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        _set(self, "stream", stream)
+        _set(self, "version", version)
+        _set(self, "position", position)
+        _set(self, "occurred_at", occurred_at)
+        _set(self, "recorded_at", recorded_at)
+        _set(self, "event_id", event_id)
+        _set(self, "metadata", metadata or {})
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"an event's {name} cannot be changed")
+
+    def __repr__(self) -> str:
+        return f"EventMeta({self.stream!r}, {self.version}, {self.position}, occurred_at={self.occurred_at!r})"
+
+    @property
+    def category(self) -> str:
+        """The part of the stream before the first slash: the kind of aggregate."""
+        return self.stream.partition("/")[0]
+
+    @property
+    def key(self) -> str:
+        """The part of the stream after the first slash: the aggregate's own id."""
+        return self.stream.partition("/")[2]
+
+    @property
+    def happened(self) -> datetime:
+        """`occurred_at`; raises `UnstorableValue` for an event that was given none and is not stored yet."""
+        if self.occurred_at is None:
+            raise UnstorableValue(
+                f"{self.stream} version {self.version}", "occurred_at", "is not set: emit the event with at="
+            )
+        return self.occurred_at
+
+
+class Event(BaseModel):
+    """A fact, as a frozen pydantic model; subclasses give it a stable name and a schema version.
+
+        class Placed(Event, name="order.placed", version=2): ...
+
+    `name` is what the database keeps, `version` the schema version (1 when left out). The fields are the
+    event's data. `event.meta` says where and when the event stands once an aggregate or the log has bound
+    it. Two events are equal when their data are, whatever their place.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, ser_json_inf_nan="constants")
+    __slots__ = ("_meta",)
+
+    event_name: ClassVar[str] = ""
+    schema_version: ClassVar[int] = 1
+    aggregate_class: ClassVar[type[Aggregate] | None] = None
+
+    if TYPE_CHECKING:
+
+        def __init_subclass__(
+            cls, *, name: str = ..., version: int = ..., registry: Registry | None = ..., **config: Any
+        ) -> None: ...
+
+    else:
+
+        def __init_subclass__(cls, **_: Any) -> None:
+            super().__init_subclass__()
+
+    @classmethod
+    def __pydantic_init_subclass__(
+        cls, *, name: str = "", version: int = 1, registry: Registry | None = None, **_: Any
+    ) -> None:
+        clash = RESERVED & set(cls.model_fields)
+        if clash:
+            raise DeclarationError(f"{cls.__qualname__}: field name {min(clash)!r} is taken by Event; rename it")
+        for field, info in cls.model_fields.items():
+            if any(leaf is datetime for leaf in _leaves(info.annotation)) and not info.metadata:
+                raise DeclarationError(
+                    f"{cls.__qualname__}.{field} is a plain datetime; declare it as Instant, "
+                    "so that a value without a zone is refused"
+                )
+        if not name:
+            cls.event_name = ""
+            return
+        if not NAME.fullmatch(name):
+            raise DeclarationError(
+                f"{cls.__qualname__}: event name {name!r} must be lower-case words joined by dots, "
+                "such as 'order.placed'"
+            )
+        if version < 1:
+            raise DeclarationError(f"{cls.__qualname__}: schema version must be 1 or more, found {version}")
+        cls.event_name = name
+        cls.schema_version = version
+        if registry is None:
+            from .registry import registry as shared
+
+            registry = shared
+        registry.register(cls)
+
+    @property
+    def meta(self) -> EventMeta:
+        """Where and when the event stands; raises `UnboundEvent` before an aggregate or the log bound it."""
+        try:
+            return self._meta  # type: ignore[attr-defined,no-any-return]
+        except AttributeError:
+            raise UnboundEvent(
+                f"{type(self).__qualname__} belongs to no stream yet; emit it from an aggregate, "
+                "or bind it with bound(EventMeta(...))"
+            ) from None
+
+    def bound(self, meta: EventMeta) -> Self:
+        """Return an equal event that stands at `meta`."""
+        twin = self.model_copy()
+        _set(twin, "_meta", meta)
+        return twin
+
+    @property
+    def originator_id(self) -> str:
+        """The stream; the name that `eventsourcing` uses."""
+        return self.meta.stream
+
+    @property
+    def originator_version(self) -> int:
+        """The version; the name that `eventsourcing` uses."""
+        return self.meta.version
+
+    @property
+    def timestamp(self) -> datetime | None:
+        """When the event happened; the name that `eventsourcing` uses."""
+        return self.meta.occurred_at
+
+    def mutate(self, aggregate: Any) -> Any:
+        """Return the aggregate after this event (made new from None); the fold that `eventsourcing` calls."""
+        if aggregate is None:
+            if self.aggregate_class is None:
+                raise DeclarationError(f"{type(self).__qualname__} belongs to no aggregate class")
+            aggregate = self.aggregate_class.blank(self.meta.stream)
+        aggregate.follow(self)
+        return aggregate
+
+
+class UnboundEvent(DeclarationError, AttributeError):
+    """`meta` of an event was read before the event belonged to a stream."""
+
+
+def encode(event: Event) -> str:
+    """Return the event's data as JSON text that PostgreSQL's jsonb keeps unchanged in value.
+
+    Raises `UnstorableValue`, naming the field, for NUL characters, lone surrogates, NaN and Infinity.
+    """
+    try:
+        text = event.__pydantic_serializer__.to_json(event).decode()
+    except PydanticSerializationError as error:
+        reject_unstorable(event)
+        raise UnstorableValue(type(event).__qualname__, "?", f"cannot be written as JSON ({error})") from error
+    if "\\u0000" in text or "NaN" in text or "Infinity" in text:
+        reject_unstorable(event)
+    return text
+
+
+def reject_unstorable(event: Event) -> None:
+    """Raise `UnstorableValue` for the first value of the event that JSON in PostgreSQL cannot hold."""
+    for field, value in event.__dict__.items():
+        for path, reason in _flaws(field, value):
+            raise UnstorableValue(type(event).__qualname__, path, reason)
+
+
+def reject_unstorable_metadata(metadata: Mapping[str, Any]) -> None:
+    """Raise `UnstorableValue` for the first value of `metadata` that JSON in PostgreSQL cannot hold."""
+    for path, reason in _flaws("metadata", metadata):
+        raise UnstorableValue("metadata", path, reason)
+
+
+def _flaws(path: str, value: object) -> Iterator[tuple[str, str]]:
+    match value:
+        case str():
+            if "\x00" in value:
+                yield path, "contains a NUL character"
+            elif any("\ud800" <= letter <= "\udfff" for letter in value):
+                yield path, "contains a lone surrogate"
+        case float():
+            if not math.isfinite(value):
+                yield path, f"is {value}, which JSON cannot hold"
+        case Decimal():
+            if not value.is_finite():
+                yield path, f"is {value}, which JSON cannot hold"
+        case datetime():
+            try:
+                ensure_aware(path, value)
+            except ValueError:
+                yield path, "is a datetime without a zone"
+        case BaseModel():
+            for name, part in value.__dict__.items():
+                yield from _flaws(f"{path}.{name}", part)
+        case Mapping():
+            for key, part in value.items():
+                yield from _flaws(f"key {key!r} of {path}", key)
+                yield from _flaws(f"{path}.{key}", part)
+        case list() | tuple() | set() | frozenset():
+            for index, part in enumerate(value):
+                yield from _flaws(f"{path}[{index}]", part)
+        case _:
+            return
+
+
+def _leaves(annotation: Any) -> Iterator[Any]:
+    if hasattr(annotation, "__metadata__"):
+        return
+    arguments = get_args(annotation)
+    if not arguments:
+        yield annotation
+    for argument in arguments:
+        yield from _leaves(argument)

@@ -1,0 +1,65 @@
+"""Instants: aware datetimes to the microsecond, and the one way a local time becomes one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+from zoneinfo import ZoneInfo
+
+from pydantic import AwareDatetime
+
+from .errors import OnefoldError
+
+Instant = AwareDatetime
+"""Type of a field that holds an instant; a datetime without a zone is refused."""
+
+Ambiguous = Literal["earlier", "later", "refuse"]
+"""What to take for a local time that the clocks showed twice: the first, the second, or neither."""
+
+
+class NaiveInstant(OnefoldError, ValueError):
+    """A datetime without a zone stands where an instant is needed."""
+
+    def __init__(self, name: str, value: datetime) -> None:
+        super().__init__(
+            f"{name} is {value.isoformat()} without a zone; give an aware datetime, "
+            "or convert it with from_local(value, zone, ambiguous=...)"
+        )
+
+
+class UnclearLocalTime(OnefoldError, ValueError):
+    """A local time that the clocks of its zone showed twice or never."""
+
+
+def ensure_aware(name: str, value: datetime) -> datetime:
+    """Return `value`; raise `NaiveInstant` naming `name` when it has no zone."""
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise NaiveInstant(name, value)
+    return value
+
+
+def from_local(value: datetime, zone: str, *, ambiguous: Ambiguous = "refuse") -> datetime:
+    """Return the UTC instant of a local time in `zone` (an IANA name).
+
+    A time that was skipped when clocks went forward, and an ambiguous one under "refuse",
+    raise `UnclearLocalTime`. An aware `value` is refused too: it needs no zone.
+    """
+    if value.tzinfo is not None:
+        raise UnclearLocalTime(f"{value.isoformat()} already has a zone")
+    info = ZoneInfo(zone)
+    first = value.replace(tzinfo=info, fold=0).astimezone(UTC)
+    second = value.replace(tzinfo=info, fold=1).astimezone(UTC)
+    if first == second:
+        return first
+    # PEP 495: in a gap fold=0 lies after fold=1, in an overlap before it.
+    if first > second:
+        raise UnclearLocalTime(f"{value.isoformat()} never happened in {zone}: the clocks went forward over it")
+    if ambiguous == "refuse":
+        raise UnclearLocalTime(
+            f"{value.isoformat()} happened twice in {zone}; say ambiguous='earlier' or 'later'"
+        )
+    return first if ambiguous == "earlier" else second
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)

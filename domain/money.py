@@ -1,0 +1,77 @@
+"""Money: a Decimal with its currency."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from .errors import OnefoldError
+
+Currency = Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
+"""Currency code of three capital letters (ISO 4217)."""
+
+Amount = Annotated[Decimal, Field(strict=True)]
+"""A Decimal; floats and texts are refused, so that no amount is rounded on the way in."""
+
+
+class CurrencyMismatch(OnefoldError, ValueError):
+    """Two amounts of different currencies were added, subtracted or compared."""
+
+
+class Money(BaseModel):
+    """An amount of one currency.
+
+    Compares by value (`24.9` equals `24.90`) and keeps the scale it was given. `amount` is a Decimal
+    (never a float, NaN or Infinity), `currency` three capital letters. In JSON the amount is text.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    amount: Amount
+    currency: Currency
+
+    @classmethod
+    def of(cls, amount: Decimal | int | str, currency: str) -> Self:
+        """Return money from a Decimal, an int or decimal text such as "24.90"; a float is refused."""
+        if isinstance(amount, float | bool):
+            raise TypeError(f"an amount is a Decimal, an int or a text, not {type(amount).__name__}")
+        return cls(amount=Decimal(amount), currency=currency)
+
+    @classmethod
+    def zero(cls, currency: str) -> Self:
+        """Return no money at all, in `currency`."""
+        return cls(amount=Decimal(0), currency=currency)
+
+    def __add__(self, other: Money) -> Money:
+        return Money(amount=self.amount + self._amount_of(other), currency=self.currency)
+
+    def __sub__(self, other: Money) -> Money:
+        return Money(amount=self.amount - self._amount_of(other), currency=self.currency)
+
+    def __neg__(self) -> Money:
+        return Money(amount=-self.amount, currency=self.currency)
+
+    def __lt__(self, other: Money) -> bool:
+        return self.amount < self._amount_of(other)
+
+    def __le__(self, other: Money) -> bool:
+        return self.amount <= self._amount_of(other)
+
+    def __gt__(self, other: Money) -> bool:
+        return self.amount > self._amount_of(other)
+
+    def __ge__(self, other: Money) -> bool:
+        return self.amount >= self._amount_of(other)
+
+    def __hash__(self) -> int:
+        return hash((self.amount, self.currency))
+
+    def __str__(self) -> str:
+        return f"{self.amount} {self.currency}"
+
+    def _amount_of(self, other: Money) -> Decimal:
+        if other.currency != self.currency:
+            raise CurrencyMismatch(f"expected {self.currency}, found {other.currency} in {other}")
+        return other.amount

@@ -1,0 +1,19 @@
+"""SQL statements, one file each, with `{name}` for the identifiers that a caller fills in."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from typing import LiteralString, cast
+
+from psycopg.sql import SQL, Composable, Composed
+
+
+@cache
+def _text(name: str) -> LiteralString:
+    return cast("LiteralString", resources.files(__package__).joinpath(f"{name}.sql").read_text("utf-8"))
+
+
+def statement(name: str, **identifiers: Composable) -> Composed:
+    """Return the statement of file `name`.sql with its identifiers filled in."""
+    return SQL(_text(name)).format(**identifiers)

@@ -173,6 +173,14 @@ class Aggregate(BaseAggregate[str], metaclass=AggregateType):
         """The events that were emitted and not saved yet."""
         return cast("Sequence[Event]", tuple(self._pending_events))
 
+    def saved(self, stored: Sequence[Event]) -> None:
+        """Take note that the first pending events were stored, as `stored`."""
+        del self._pending_events[: len(stored)]
+        if stored:
+            if stored[0].meta.version == 1:
+                self._created_on = stored[0].meta.happened
+            self._modified_on = stored[-1].meta.happened
+
 
 class OutOfSequence(DeclarationError):
     """An event was folded into an aggregate whose next event it is not."""

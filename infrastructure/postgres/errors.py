@@ -1,0 +1,52 @@
+"""Errors of the log and of what is kept beside it."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from ...domain.errors import OnefoldError
+
+
+class VersionConflict(OnefoldError):
+    """Someone else appended to the stream: its version is not the expected one. Nothing was written.
+
+    Attributes: `stream`, `expected` (the version before the append) and `found`.
+    """
+
+    def __init__(self, stream: str, expected: int, found: int) -> None:
+        self.stream = stream
+        self.expected = expected
+        self.found = found
+        super().__init__(
+            f"stream {stream}: expected version {expected}, found {found}; nothing was written. "
+            "Load the aggregate again and repeat the command"
+        )
+
+
+class DuplicateEventId(OnefoldError):
+    """An event with this id, but another place, is in the log. Nothing was written."""
+
+    def __init__(self, event_id: UUID, stream: str) -> None:
+        self.event_id = event_id
+        super().__init__(f"event id {event_id} for stream {stream} is already in the log; nothing was written")
+
+
+class AggregateNotFound(OnefoldError, KeyError):
+    """The stream of the aggregate has no events."""
+
+    def __init__(self, stream: str, at: str = "") -> None:
+        self.stream = stream
+        super().__init__(f"stream {stream} has no events{at}")
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Fenced(OnefoldError):
+    """Another worker took the projection over; this one has written nothing and must start anew."""
+
+    def __init__(self, projection: str, expected: int) -> None:
+        super().__init__(
+            f"projection {projection} was taken over by another worker: the checkpoint is no longer at "
+            f"position {expected} under this worker's lease; nothing was written"
+        )

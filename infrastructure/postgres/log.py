@@ -1,0 +1,231 @@
+"""The log: appends with an expected version, and loads of streams."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import psycopg
+from psycopg.sql import Identifier, Literal
+from pydantic_core import to_json
+
+from ...domain.event import Event, EventMeta, encode, reject_unstorable_metadata
+from ...domain.registry import Registry
+from ...domain.registry import registry as shared_registry
+from ...projections.ports import Record
+from ..identity import new_event_id
+from .errors import DuplicateEventId, VersionConflict
+from .pool import Pool
+from .sql import statement
+from .wire import meta_of
+
+END = 2**63 - 1
+WAKE_INTERVAL = 0.005
+"""Seconds between two wake-ups that one process sends; each costs a lock of the whole cluster at commit."""
+
+
+class Appended(NamedTuple):
+    """Where an event was put: its position, and both instants."""
+
+    position: int
+    recorded_at: Any
+    occurred_at: Any
+
+
+class EventLog:
+    """One log of a database: a table of events in schema `onefold`.
+
+    Any number of threads may use it. Every append is one transaction of its own unless a `connection` is given,
+    then it is part of the transaction that the caller has open.
+    """
+
+    def __init__(self, pool: Pool, *, name: str = "events", registry: Registry = shared_registry) -> None:
+        self.pool = pool
+        self.name = name
+        self.registry = registry
+        table = Identifier("onefold", name)
+        self.channel = f"onefold_{name}"
+        wake = {"log": table, "channel": Literal(self.channel)}
+        self._append_one = (statement("append_one", log=table), statement("append_one_and_wake", **wake))
+        self._append_many = (statement("append_many", log=table), statement("append_many_and_wake", **wake))
+        self._by_event_id = statement("by_event_id", log=table)
+        self._load_stream = statement("load_stream", log=table)
+        self._stream_versions = statement("stream_versions", log=table)
+        self._last_wake = 0.0
+
+    def append(
+        self,
+        events: Sequence[Event],
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        connection: psycopg.Connection[Any] | None = None,
+    ) -> list[Event]:
+        """Append events that are bound to their streams and versions, all or none; return them as stored.
+
+        The events of a stream follow its present version without a hole, otherwise `VersionConflict` is raised
+        and nothing is written. A value that JSON cannot hold raises `UnstorableValue` before anything is sent.
+        A connection that is lost in mid-append is answered by a second try, which finds what the first committed.
+        """
+        if not events:
+            return []
+        extra = None
+        if metadata:
+            reject_unstorable_metadata(metadata)
+            extra = to_json(metadata).decode()
+        prepared = [_parameters(event, extra) for event in events]
+        if connection is not None:
+            return self._placed(events, self._insert(connection, prepared), prepared, metadata)
+        for attempt in (1, 2):
+            try:
+                with self.pool.connection() as own:
+                    if attempt == 2 and (stored := self._stored(own, prepared)):
+                        return self._placed(events, stored, prepared, metadata)
+                    return self._placed(events, self._insert(own, prepared), prepared, metadata)
+            except psycopg.OperationalError as error:
+                if attempt == 2 or not lost(error):
+                    raise
+        raise AssertionError("unreachable")
+
+    def load(self, stream: str, *, after: int = 0, upto: int = END) -> list[Event]:
+        """Return the stream's events with versions above `after` and up to `upto`, in order."""
+        registry = self.registry
+        with self.pool.connection() as connection:
+            records = self.records(connection, stream, after, upto)
+        return [registry.decode(record[7], record[5], _data(record), meta_of(record)) for record in records]
+
+    def records(
+        self, connection: psycopg.Connection[Any], stream: str, after: int = 0, upto: int = END
+    ) -> list[Record]:
+        """Return the raw records of a stream, in order."""
+        cursor = connection.execute(self._load_stream, (stream, after, upto), prepare=True, binary=True)
+        return cursor.fetchall()
+
+    def by_ids(self, connection: psycopg.Connection[Any], event_ids: Sequence[UUID]) -> list[Record]:
+        """Return the raw records of the events that have these ids."""
+        return connection.execute(self._by_event_id, (list(event_ids),), prepare=True, binary=True).fetchall()
+
+    def versions(self, connection: psycopg.Connection[Any], streams: Sequence[str]) -> dict[str, int]:
+        """Return the present version of each stream, 0 for one without events."""
+        cursor = connection.execute(self._stream_versions, (list(streams),), prepare=True, binary=True)
+        return dict(cursor.fetchall())
+
+    def event(self, record: Record) -> Event:
+        """Return the decoded event of a record."""
+        return self.registry.decode(record[7], record[5], _data(record), meta_of(record))
+
+    def _insert(self, connection: psycopg.Connection[Any], prepared: Sequence[Parameters]) -> list[Appended]:
+        now = time.monotonic()
+        wake = now - self._last_wake >= WAKE_INTERVAL
+        try:
+            if len(prepared) == 1:
+                cursor = connection.execute(self._append_one[wake], prepared[0], prepare=True)
+                rows = [Appended(*row[:3]) for row in cursor]
+            else:
+                columns = [list(column) for column in zip(*prepared, strict=True)]
+                cursor = connection.execute(self._append_many[wake], columns, prepare=True)
+                placed = {row[3]: Appended(*row[:3]) for row in cursor}
+                rows = [placed[parameters.event_id] for parameters in prepared]
+        except psycopg.IntegrityError as error:
+            raise self._conflict(connection, error, prepared) from error
+        if wake:
+            self._last_wake = now
+        return rows
+
+    def _stored(
+        self, connection: psycopg.Connection[Any], prepared: Sequence[Parameters]
+    ) -> list[Appended] | None:
+        metas = {
+            meta.event_id: meta
+            for record in self.by_ids(connection, [parameters.event_id for parameters in prepared])
+            if (meta := meta_of(record))
+        }
+        if len(metas) != len(prepared):
+            return None
+        found = (metas[parameters.event_id] for parameters in prepared)
+        return [Appended(meta.position, meta.recorded_at, meta.occurred_at) for meta in found]
+
+    def _conflict(
+        self, connection: psycopg.Connection[Any], error: psycopg.IntegrityError, prepared: Sequence[Parameters]
+    ) -> Exception:
+        constraint = error.diag.constraint_name or ""
+        first = prepared[0]
+        if constraint.endswith("event_id_key"):
+            return DuplicateEventId(first.event_id, first.stream)
+        if not constraint.endswith("stream_version_key") and constraint != "no_hole_in_stream":
+            return error
+        expected: dict[str, int] = {}
+        for parameters in prepared:
+            expected.setdefault(parameters.stream, parameters.version - 1)
+        if connection.info.transaction_status == psycopg.pq.TransactionStatus.INERROR:
+            # Inside the caller's transaction nothing can be read any more; a second connection can.
+            with self.pool.connection() as other:
+                found = self.versions(other, list(expected))
+        else:
+            found = self.versions(connection, list(expected))
+        for stream, version in expected.items():
+            if found[stream] != version:
+                return VersionConflict(stream, version, found[stream])
+        return VersionConflict(first.stream, first.version - 1, found[first.stream])
+
+    def _placed(
+        self,
+        events: Sequence[Event],
+        rows: Sequence[Appended],
+        prepared: Sequence[Parameters],
+        metadata: Mapping[str, Any] | None,
+    ) -> list[Event]:
+        return [
+            event.bound(
+                EventMeta(
+                    parameters.stream,
+                    parameters.version,
+                    row.position,
+                    occurred_at=row.occurred_at,
+                    recorded_at=row.recorded_at,
+                    event_id=parameters.event_id,
+                    metadata=metadata,
+                )
+            )
+            for event, row, parameters in zip(events, rows, prepared, strict=True)
+        ]
+
+
+class Parameters(NamedTuple):
+    """The values of one event in the order of the insert."""
+
+    version: int
+    occurred_at: Any
+    event_id: UUID
+    schema_version: int
+    stream: str
+    type_name: str
+    data: str
+    metadata: str | None
+
+
+def _parameters(event: Event, metadata: str | None) -> Parameters:
+    meta = event.meta
+    return Parameters(
+        meta.version,
+        meta.occurred_at,
+        meta.event_id or new_event_id(),
+        event.schema_version,
+        meta.stream,
+        event.event_name,
+        encode(event),
+        metadata,
+    )
+
+
+def _data(record: Record) -> str:
+    return record[8] if record[8] is not None else ""
+
+
+def lost(error: BaseException) -> bool:
+    """Tell whether an error means that the connection to the server is gone."""
+    return isinstance(error, psycopg.OperationalError) and (
+        error.sqlstate is None or error.sqlstate in {"57P01", "57P02", "57P03"} or error.sqlstate.startswith("08")
+    )
+

@@ -1,0 +1,38 @@
+"""Connections: a small pool whose connections are in autocommit mode and read records raw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg_pool import ConnectionPool
+
+from .wire import read_raw
+
+Pool = ConnectionPool[psycopg.Connection[Any]]
+
+
+def configure(connection: psycopg.Connection[Any]) -> None:
+    """Prepare a connection of the product: raw reads in binary results, UTC, statements kept prepared."""
+    read_raw(connection)
+    connection.prepared_max = 200
+
+
+@contextmanager
+def open_pool(url: str, *, size: int = 4, application: str = "onefold") -> Iterator[Pool]:
+    """Open a pool of up to `size` connections to `url`; they are opened when they are first needed."""
+    pool: Pool = ConnectionPool(
+        url,
+        min_size=1,
+        max_size=size,
+        open=False,
+        configure=configure,
+        kwargs={"autocommit": True, "application_name": application, "options": "-c timezone=UTC"},
+    )
+    pool.open()
+    try:
+        yield pool
+    finally:
+        pool.close()

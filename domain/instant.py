@@ -16,6 +16,9 @@ Instant = AwareDatetime
 Ambiguous = Literal["earlier", "later", "refuse"]
 """What to take for a local time that the clocks showed twice: the first, the second, or neither."""
 
+Skipped = Literal["forward", "refuse"]
+"""What to take for a local time that the clocks never showed: what a clock shows that was not put forward, or nothing."""
+
 
 class NaiveInstant(OnefoldError, ValueError):
     """A datetime without a zone stands where an instant is needed."""
@@ -38,14 +41,17 @@ def ensure_aware(name: str, value: datetime) -> datetime:
     return value
 
 
-def from_local(value: datetime, zone: str, *, ambiguous: Ambiguous = "refuse") -> datetime:
+def from_local(
+    value: datetime, zone: str, *, ambiguous: Ambiguous = "refuse", skipped: Skipped = "refuse"
+) -> datetime:
     """Return the UTC instant of a local time in `zone` (an IANA name).
 
-    A time that was skipped when clocks went forward, and an ambiguous one under "refuse",
-    raise `UnclearLocalTime`. An aware `value` is refused too: it needs no zone.
+    `ambiguous` says what a time is that came twice when clocks went back, `skipped` what one is that was left out
+    when they went forward (02:30 is half an hour after 02:00, so 03:30 by the new time). Under "refuse" such a
+    time raises `UnclearLocalTime`. An aware `value` is refused too: it needs no zone.
     """
     if value.tzinfo is not None:
-        raise UnclearLocalTime(f"{value.isoformat()} already has a zone")
+        raise UnclearLocalTime(f"{value.isoformat()} already has a zone; give the local time without one")
     info = ZoneInfo(zone)
     first = value.replace(tzinfo=info, fold=0).astimezone(UTC)
     second = value.replace(tzinfo=info, fold=1).astimezone(UTC)
@@ -53,7 +59,12 @@ def from_local(value: datetime, zone: str, *, ambiguous: Ambiguous = "refuse") -
         return first
     # PEP 495: in a gap fold=0 lies after fold=1, in an overlap before it.
     if first > second:
-        raise UnclearLocalTime(f"{value.isoformat()} never happened in {zone}: the clocks went forward over it")
+        if skipped == "forward":
+            return first
+        raise UnclearLocalTime(
+            f"{value.isoformat()} never happened in {zone}: the clocks went forward over it; "
+            "say skipped='forward' to read it by the clock before the change"
+        )
     if ambiguous == "refuse":
         raise UnclearLocalTime(
             f"{value.isoformat()} happened twice in {zone}; say ambiguous='earlier' or 'later'"

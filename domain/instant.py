@@ -17,7 +17,7 @@ Ambiguous = Literal["earlier", "later", "refuse"]
 """What to take for a local time that the clocks showed twice: the first, the second, or neither."""
 
 Skipped = Literal["forward", "refuse"]
-"""What to take for a local time that the clocks never showed: what a clock shows that was not put forward, or nothing."""
+"""What to take for a local time that the clocks passed over: the reading of a clock not put forward, or nothing."""
 
 
 class NaiveInstant(OnefoldError, ValueError):
@@ -72,5 +72,17 @@ def from_local(
     return first if ambiguous == "earlier" else second
 
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
+EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+"""The instant that `microseconds` counts from; PostgreSQL's."""
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def microseconds(value: datetime) -> int:
+    """Return the microseconds from 2000-01-01 UTC to `value`; TypeError for a datetime without a zone."""
+    return (value - EPOCH) // _MICROSECOND
+
+
+def instant(microseconds: int) -> datetime:
+    """Return the instant that is `microseconds` after 2000-01-01 UTC."""
+    return EPOCH + timedelta(microseconds=microseconds)

@@ -54,14 +54,16 @@ cov: setup
 
 # The type checkers find the package by its folder's name: the link gives it that name in a checkout of any.
 $(ROOT)/onefold:
-	@mkdir -p $(ROOT) && ln -sfn ../.. $@
+	@mkdir -p $(ROOT) && ln -sfn ../../pyproject.toml $(ROOT)/pyproject.toml && ln -sfn ../.. $@
 
 check: setup $(ROOT)/onefold
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	cd $(ROOT) && ../../$(PY) -m mypy --config-file ../../pyproject.toml --cache-dir ../mypy -p onefold
-	$(PY) -m pyright --warnings -p pyproject.toml
-	cd $(ROOT) && PYTHONPATH=. ../../.venv/bin/lint-imports --config ../../pyproject.toml --cache-dir ../imports
+	cd $(ROOT) && ../../$(PY) -m mypy --cache-dir ../mypy -p onefold
+	cd $(ROOT) && ../../$(PY) -m pyright -p . --warnings --stats > ../pyright.log || { cat ../pyright.log; exit 1; }
+	@# pyright is content with no files at all.
+	@grep '^Found [1-9][0-9]* source files*$$' .cache/pyright.log
+	cd $(ROOT) && PYTHONPATH=. ../../.venv/bin/lint-imports --config pyproject.toml --cache-dir ../imports
 
 format: setup
 	$(PY) -m ruff check --fix .

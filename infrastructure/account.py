@@ -16,6 +16,14 @@ from ..domain.errors import OnefoldError
 _NAMES = ("embedded_postgres", "postgres")
 _LAST_RESORT = "nobody"
 
+_DROP = """
+import os, sys
+os.setgroups([])
+os.setgid(int(sys.argv[2]))
+os.setuid(int(sys.argv[1]))
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
 
 class AccountError(OnefoldError):
     """No account on this machine can run the embedded server where it was asked for."""
@@ -48,9 +56,9 @@ def choose(data: Path, folder: Path, program: Path) -> Account:
     uid, gid = _owner(data) or _database_account()
     # Wide capabilities are tried last: the server should be able to do as little as possible.
     for capability in ("", "dac_read_search", "dac_override"):
-        prefix = _prefix(uid, gid, capability)
-        if prefix and _reaches(prefix, folder, program):
-            return Account(uid, gid, prefix)
+        words = prefix(uid, gid, capability)
+        if words and _reaches(words, folder, program):
+            return Account(uid, gid, words)
     raise AccountError(
         f"expected that the account with uid {uid} can run {program} in {folder}, found that it cannot reach them; "
         "set ONEFOLD_HOME to a folder outside root's own, install into one, or run as an ordinary user"
@@ -95,15 +103,14 @@ def _look_up(name: str) -> tuple[int, int] | None:
     return entry.pw_uid, entry.pw_gid
 
 
-def _prefix(uid: int, gid: int, capability: str) -> tuple[str, ...]:
-    """Return the words that drop root, but for one capability; nothing where the system cannot do that."""
+def prefix(uid: int, gid: int, capability: str) -> tuple[str, ...]:
+    """Return the words before a command that drop root's rights but for one; none where the system cannot do that."""
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         if capability:
             return ()
         # Without util-linux, Python drops the privileges itself and then becomes the command.
-        code = "import os,sys;u,g=map(int,sys.argv[1:3]);os.setgroups([]);os.setgid(g);os.setuid(u);os.execv(sys.argv[3],sys.argv[3:])"  # noqa: E501
-        return (sys.executable, "-I", "-S", "-c", code, str(uid), str(gid))
+        return (sys.executable, "-I", "-S", "-c", _DROP, str(uid), str(gid))
     words = (setpriv, f"--reuid={uid}", f"--regid={gid}", "--clear-groups")
     if not capability:
         return (*words, "--inh-caps=-all")
@@ -118,11 +125,11 @@ def _prefix(uid: int, gid: int, capability: str) -> tuple[str, ...]:
     )
 
 
-def _reaches(prefix: tuple[str, ...], folder: Path, program: Path) -> bool:
+def _reaches(words: tuple[str, ...], folder: Path, program: Path) -> bool:
     # Run twice removed: only what a second command may do is what the server will be allowed to.
     test = 'exec /bin/sh -c \'test -r "$0" && test -x "$0" && cd "$1"\' "$0" "$1"'
     result = subprocess.run(
-        [*prefix, "/bin/sh", "-c", test, str(program), str(folder)],
+        [*words, "/bin/sh", "-c", test, str(program), str(folder)],
         check=False,
         cwd="/",
         stdin=subprocess.DEVNULL,

@@ -31,10 +31,12 @@ USER = "onefold"
 PORT = 5432
 
 START_SECONDS = 300.0
+LEFTOVER_SECONDS = 30.0
 _POLL_SECONDS = 0.005
 # The shortest limit of the systems we run on: macOS takes 103 bytes in the path of a socket, Linux 107.
 _SOCKET_PATH_BYTES = 103
 _LOG_BYTES = 4_000_000
+_STILL_IN_USE = "is still in use"
 _CONFIGURATION = "onefold.conf"
 
 # Durable, and sized for a machine that does other things too. A line in postgresql.conf after the include, or ALTER
@@ -119,7 +121,9 @@ class EmbeddedServer:
         with self._gate():
             server = self._ensure_running()
             if keep:
-                (self.directory / postmaster.KEPT).write_text(server.mark)
+                with self._opened(postmaster.KEPT) as mark:
+                    os.ftruncate(mark, 0)
+                    os.write(mark, server.mark.encode())
             return self._url(server)
 
     def stop(self) -> bool:
@@ -135,7 +139,7 @@ class EmbeddedServer:
 
     def status(self) -> ServerStatus:
         """Tell whether the server runs, and where; nothing is started or changed."""
-        server = postmaster.find(self.data)
+        server = self._find()
         if server is None or not server.ready:
             pid = server.pid if server else None
             return ServerStatus(False, pid, None, self.data, self._data_version())
@@ -148,13 +152,9 @@ class EmbeddedServer:
         return ServerStatus(True, server.pid, url, self.data, f"{number // 10000}.{number % 10000}")
 
     def _make_directory(self) -> None:
-        if os.name != "posix":
-            raise EmbeddedServerError(
-                f"the embedded server needs Linux or macOS, found {sys.platform}; set ONEFOLD_DATABASE_URL"
-            )
-        if self.directory.is_dir():
-            return
         try:
+            if self.directory.is_dir():
+                return
             if not self.home.exists():
                 self.home.mkdir(parents=True)
                 (self.home / ".gitignore").write_text("*\n")
@@ -168,41 +168,59 @@ class EmbeddedServer:
 
     def _open(self, name: str) -> int:
         try:
-            return os.open(self.directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(self.directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except PermissionError as error:
-            owner = self.directory.stat().st_uid
-            raise EmbeddedServerError(
-                f"expected {self.directory} to be yours (uid {os.geteuid()}), found that it belongs to uid {owner}; "
-                "set ONEFOLD_HOME to a folder of your own, or run as its owner"
-            ) from error
+            raise self._not_yours() from error
+        if os.geteuid() == 0:
+            # In a user's home, root leaves nothing that the user cannot open.
+            status = self.directory.stat()
+            os.fchown(descriptor, status.st_uid, status.st_gid)
+        return descriptor
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[int]:
+        descriptor = self._open(name)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _not_yours(self) -> EmbeddedServerError:
+        return EmbeddedServerError(
+            f"expected {self.directory} to be a folder of uid {os.geteuid()}, which runs this process, found one of "
+            f"uid {self.directory.stat().st_uid}; set ONEFOLD_HOME to a folder of your own, or run as its owner"
+        )
+
+    def _find(self) -> postmaster.Postmaster | None:
+        try:
+            return postmaster.find(self.data)
+        except PermissionError as error:
+            raise self._not_yours() from error
 
     @contextmanager
     def _gate(self) -> Iterator[None]:
         """Be the only one who starts or stops the server of this home."""
-        gate = self._open(postmaster.GATE)
-        try:
+        with self._opened(postmaster.GATE) as gate:
             deadline = time.monotonic() + START_SECONDS + 30
-            while True:
-                try:
-                    fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise EmbeddedServerError(
-                            f"expected the lock {self.directory / postmaster.GATE} within {START_SECONDS + 30:.0f} "
-                            "seconds, found it held by a process that starts or stops the server; end that process"
-                        ) from None
-                    time.sleep(_POLL_SECONDS)
+            while not postmaster.take(gate, fcntl.LOCK_EX):
+                if time.monotonic() > deadline:
+                    raise EmbeddedServerError(
+                        f"expected the lock {self.directory / postmaster.GATE} within {START_SECONDS + 30:.0f} "
+                        "seconds, found it held by a process that starts or stops the server; end that process"
+                    )
+                time.sleep(_POLL_SECONDS)
             yield
-        finally:
-            os.close(gate)
 
     def _leave(self, holder: int) -> None:
-        with self._gate():
+        if not self.directory.is_dir():
+            # Removed under our feet: its server notices within a minute, and ends.
+            os.close(holder)
+            return
+        with self._gate(), self._opened(postmaster.HOLDERS) as holders:
             # Closing, not unlocking: a forked child that inherited the descriptor goes on holding.
             os.close(holder)
-            if postmaster.unheld(self.directory):
-                server = postmaster.find(self.data)
+            if postmaster.unheld(holders):
+                server = self._find()
                 if server is not None and not postmaster.kept(self.directory, server):
                     self._stop()
 
@@ -219,11 +237,11 @@ class EmbeddedServer:
             ) from error
 
     def _ensure_running(self) -> postmaster.Postmaster:
-        server = postmaster.find(self.data)
+        while (server := self._find()) is not None and server.state == "stopping":
+            time.sleep(_POLL_SECONDS)
         if server is None:
             programs = _programs()
             self._initialise(programs)
-            self._heal()
             self._launch(programs)
         server = self._await_ready()
         self._ensure_database(server)
@@ -296,31 +314,30 @@ class EmbeddedServer:
         except OSError:
             return None
 
-    def _heal(self) -> None:
-        """Clear what a killed server left behind; its transactions are recovered by the start."""
-        pid_file = self.data / "postmaster.pid"
-        if pid_file.exists():
-            deadline = time.monotonic() + 30
-            while pids := postmaster.leftovers(self.data):
-                if time.monotonic() > deadline:
-                    raise EmbeddedServerError(
-                        f"expected the processes of the killed server on {self.data} to end within 30 seconds, found "
-                        f"{', '.join(map(str, pids))} still running; end them by pid"
-                    )
-                time.sleep(_POLL_SECONDS)
-            # The pid in the file may be another process's by now, at which PostgreSQL would refuse to start.
-            pid_file.unlink(missing_ok=True)
-        directory = self._socket_directory()
-        for name in (f".s.PGSQL.{PORT}", f".s.PGSQL.{PORT}.lock"):
-            (directory / name).unlink(missing_ok=True)
-
     def _launch(self, programs: Path) -> None:
+        if postmaster.stale(self.data):
+            # The pid in the file is another process's by now.
+            (self.data / "postmaster.pid").unlink()
         runner = account.choose(self.data, self.directory, programs / "postgres")
         directory = self._make_socket_directory(runner)
+        for name in (f".s.PGSQL.{PORT}", f".s.PGSQL.{PORT}.lock"):
+            (directory / name).unlink(missing_ok=True)
         self._configure(runner, directory)
         log = self.data / "server.log"
         if log.exists() and log.stat().st_size > _LOG_BYTES:
             log.replace(log.with_suffix(".log.1"))
+        deadline = time.monotonic() + LEFTOVER_SECONDS
+        while not self._await_start(self._run(runner, programs, log)):
+            tail = self._log_tail()
+            if _STILL_IN_USE not in tail or time.monotonic() > deadline:
+                raise EmbeddedServerError(
+                    f"expected the server on {self.data} to start, found that it ended. {tail}"
+                )
+            # Processes of a server that was killed are still ending.
+            time.sleep(0.1)
+
+    def _run(self, runner: account.Account, programs: Path, log: Path) -> int:
+        """Start the server as nobody's child, so that nobody has to wait for it; return its pid."""
         script = 'log=$1; shift; "$@" >>"$log" 2>&1 </dev/null & echo $!'
         command = [*runner.prefix, "/bin/sh", "-c", script, "sh", str(log), str(programs / "postgres")]
         result = subprocess.run(
@@ -334,26 +351,26 @@ class EmbeddedServer:
             text=True,
             start_new_session=True,
         )
-        self._await_start(int(result.stdout))
+        return int(result.stdout)
 
-    def _await_start(self, pid: int) -> None:
+    def _await_start(self, pid: int) -> bool:
+        """Wait until the server `pid` has its pid file; return False if it ended."""
         try:
-            while (server := postmaster.find(self.data)) is None or server.pid != pid:
+            while (server := self._find()) is None or server.pid != pid:
                 if not postmaster.alive(pid):
-                    raise EmbeddedServerError(
-                        f"expected the server on {self.data} to start, found that it ended. {self._log_tail()}"
-                    )
+                    return False
                 time.sleep(_POLL_SECONDS)
         except BaseException:
-            # It has no pid file yet by which it could be found and stopped.
+            # Without a pid file nobody else could find it.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGINT)
             raise
+        return True
 
     def _await_ready(self) -> postmaster.Postmaster:
         deadline = time.monotonic() + START_SECONDS
         while True:
-            server = postmaster.find(self.data)
+            server = self._find()
             if server is None:
                 raise EmbeddedServerError(
                     f"expected the server on {self.data} to become ready, found that it ended. {self._log_tail()}"
@@ -390,17 +407,13 @@ class EmbeddedServer:
             ) from error
 
     def _ensure_keeper(self) -> None:
-        duty = self._open(postmaster.KEEPER)
-        try:
-            fcntl.flock(duty, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return
-        finally:
-            os.close(duty)
+        with self._opened(postmaster.KEEPER) as duty:
+            if not postmaster.take(duty, fcntl.LOCK_EX):
+                return
         # Through a shell that ends at once, so that the keeper is nobody's child to wait for.
+        script = '"$@" </dev/null >/dev/null 2>&1 &'
         subprocess.run(
-            ["/bin/sh", "-c", '"$@" </dev/null >/dev/null 2>&1 &', "sh", sys.executable, "-I"]
-            + [postmaster.__file__, str(self.directory)],
+            ["/bin/sh", "-c", script, "sh", sys.executable, "-I", postmaster.__file__, str(self.directory)],
             check=True,
             cwd="/",
             stdin=subprocess.DEVNULL,
@@ -414,7 +427,8 @@ class EmbeddedServer:
 
     def _socket_directory(self) -> Path:
         inside = self.directory / "run"
-        if len(os.fsencode(inside / f".s.PGSQL.{PORT}")) <= _SOCKET_PATH_BYTES:
+        # libpq takes a comma in a host for the start of the next host.
+        if len(os.fsencode(inside / f".s.PGSQL.{PORT}")) <= _SOCKET_PATH_BYTES and "," not in str(inside):
             return inside
         digest = hashlib.sha256(os.fsencode(self.data.resolve())).hexdigest()[:16]
         name = f"onefold-{os.geteuid()}-{digest}"

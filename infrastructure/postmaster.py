@@ -26,12 +26,17 @@ _POLL_SECONDS = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Postmaster:
-    """A running server: its process, when it started, and where its socket is."""
+    """A running server: its process, when it started, where its socket is, and its state as PostgreSQL puts it."""
 
     pid: int
     started: str
     socket_directory: Path
-    ready: bool
+    state: str
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes connections."""
+        return self.state == "ready"
 
     @property
     def mark(self) -> str:
@@ -49,15 +54,46 @@ def find(data: Path) -> Postmaster | None:
         pid = int(lines[0])
     except (FileNotFoundError, NotADirectoryError, IndexError, ValueError):
         return None
-    if len(lines) < 5 or not _runs_on(pid, data):
+    if len(lines) < 5 or not works_in(pid, data):
         return None
-    ready = len(lines) > 7 and lines[7].strip() == "ready"
-    return Postmaster(pid, lines[2].strip(), Path(lines[4]), ready)
+    state = lines[7].strip() if len(lines) > 7 else "starting"
+    return Postmaster(pid, lines[2].strip(), Path(lines[4]), state)
+
+
+def stale(data: Path) -> bool:
+    """Return whether the pid file is sure to be wrong in a way at which PostgreSQL would refuse to start.
+
+    A pid of no process is not: PostgreSQL replaces that itself, once no process of the killed server is left.
+    """
+    try:
+        pid = int((data / "postmaster.pid").read_text().splitlines()[0])
+    except FileNotFoundError:
+        return False
+    except (IndexError, ValueError):
+        return True
+    return psutil.pid_exists(pid) and works_in(pid, data) is False
 
 
 def leftovers(data: Path) -> list[int]:
-    """Return the pids of every server process that works in `data`, with or without a postmaster."""
-    return [process.pid for process in psutil.process_iter() if _runs_on(process.pid, data)]
+    """Return the pids of the server processes that work in `data`, with or without a postmaster."""
+    return [process.pid for process in psutil.process_iter() if works_in(process.pid, data)]
+
+
+def works_in(pid: int, data: Path) -> bool | None:
+    """Return whether `pid` is a server process of `data`; None if this process may not know."""
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE or not process.name().startswith("postgres"):
+            return False
+        try:
+            return Path(process.cwd()) == data.resolve()
+        except psutil.AccessDenied:
+            # Root in a container may not look into other accounts' processes; all may read the words of a command.
+            return True if str(data) in process.cmdline() else None
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return None
 
 
 def alive(pid: int) -> bool:
@@ -106,56 +142,50 @@ def kept(directory: Path, server: Postmaster) -> bool:
         return False
 
 
-def unheld(directory: Path) -> bool:
-    """Return whether nobody holds the server of `directory`; the caller has the gate."""
-    descriptor = os.open(directory / HOLDERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def unheld(holders: int) -> bool:
+    """Return whether nobody else holds the server, and if so take `holders`, the open lock; the caller has the gate."""
+    while not take(holders, fcntl.LOCK_EX):
+        if take(holders, fcntl.LOCK_SH):
+            # Those who share it are holders, unless the keeper had it all and gave it back just now.
+            return take(holders, fcntl.LOCK_EX)
+        # The keeper has it all for a moment: the kernel hands it over before the keeper even wakes.
+        time.sleep(_POLL_SECONDS / 5)
+    return True
+
+
+def take(descriptor: int, kind: int) -> bool:
+    """Take the lock of an open file, shared or exclusive; return False if others are in the way."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    else:
-        return True
-    finally:
-        os.close(descriptor)
+    return True
 
 
 def keeper(directory: Path) -> None:
     """Wait until nobody holds the server of `directory`, and stop it unless it is kept; one keeper is on duty."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-    duty = os.open(directory / KEEPER, flags, 0o600)
     try:
-        fcntl.flock(duty, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        # Nothing is created: a home that was removed meanwhile stays removed.
+        duty, holders, gate = (os.open(directory / name, os.O_RDWR) for name in (KEEPER, HOLDERS, GATE))
+    except FileNotFoundError:
         return
-    holders = os.open(directory / HOLDERS, flags, 0o600)
-    gate = os.open(directory / GATE, flags, 0o600)
+    if not take(duty, fcntl.LOCK_EX):
+        return
     while True:
         # Holders share this lock while they live; the kernel drops a killed one's share.
         fcntl.flock(holders, fcntl.LOCK_EX)
         fcntl.flock(holders, fcntl.LOCK_UN)
         # A newcomer takes the gate first, then its share: the other order here would wait for it for ever.
         fcntl.flock(gate, fcntl.LOCK_EX)
-        if unheld(directory):
+        if unheld(holders):
             server = find(directory / DATA)
             if server is not None and not kept(directory, server):
                 stop(directory / DATA)
             # Off duty before the gate opens, so that the next start sees that it needs a keeper.
             os.close(duty)
             return
+        fcntl.flock(holders, fcntl.LOCK_UN)
         fcntl.flock(gate, fcntl.LOCK_UN)
-
-
-def _runs_on(pid: int, data: Path) -> bool:
-    try:
-        process = psutil.Process(pid)
-        if process.status() == psutil.STATUS_ZOMBIE or not process.name().startswith("postgres"):
-            return False
-        return Path(process.cwd()) == data.resolve()
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.AccessDenied:
-        # Another account's process: that of a server which this one may not look into, rather than a reused pid.
-        return True
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import Connection, sql
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 
 from onefold.infrastructure.embedded import EmbeddedServer
 from onefold.infrastructure.postgres import migrate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Sequence
@@ -105,18 +106,14 @@ def load(directory: Path = MIGRATIONS) -> list[Migration]:
 
 def applied(connection: Connection[Any]) -> list[AppliedMigration]:
     """Return the migrations that the database has taken, in the order of their numbers."""
-    with connection.cursor(row_factory=class_row(AppliedMigration)) as cursor:
-        try:
-            # Inside a caller's transaction, a savepoint keeps it usable if the table is not there yet.
-            if connection.info.transaction_status == TransactionStatus.INTRANS:
-                with connection.transaction():
-                    return cursor.execute(_SELECT_APPLIED).fetchall()
+    # In a transaction of its own, or a savepoint of the caller's: both stay usable if the table is not there yet.
+    bare = connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE
+    scope = contextlib.nullcontext() if bare else connection.transaction()
+    try:
+        with scope, connection.cursor(row_factory=class_row(AppliedMigration)) as cursor:
             return cursor.execute(_SELECT_APPLIED).fetchall()
-        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-            return []
-        finally:
-            if connection.info.transaction_status == TransactionStatus.INERROR:
-                connection.rollback()
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+        return []
 
 
 def pending(connection: Connection[Any], directory: Path = MIGRATIONS) -> list[Migration]:
@@ -146,10 +143,7 @@ def migrate(connection: Connection[Any], directory: Path = MIGRATIONS) -> list[M
         )
     _check_server(connection)
     migrations = load(directory)
-    known = applied(connection)
-    if connection.info.transaction_status != TransactionStatus.IDLE:
-        connection.rollback()
-    taken = _count_taken(migrations, known)
+    taken = _count_taken(migrations, applied(connection))
     done: list[Migration] = []
     while taken < len(migrations):
         with connection.transaction():

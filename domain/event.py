@@ -7,14 +7,15 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast, get_args
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from .errors import DeclarationError, UnstorableValue
-from .instant import ensure_aware
+from .instant import ensure_aware, instant, microseconds
 
 if TYPE_CHECKING:
     from .aggregate import Aggregate
@@ -22,30 +23,27 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 _set = object.__setattr__
+_tuple = tuple.__new__
+E = TypeVar("E", bound="Event")
 RESERVED = frozenset({"meta", "originator_id", "originator_version", "timestamp"})
 
 
-class EventMeta:
+class EventMeta(tuple[Any, ...]):
     """Where and when an event stands in the log; immutable.
 
     `stream` is `category/id`, `version` the number within the stream (from 1), `position` the number in
     the log (0 until it is stored), `occurred_at` when it happened, `recorded_at` the database's clock at
     the append, `event_id` its identity, `metadata` what the writer added (actor, correlation, causation,
     tenant and more). Instants are aware; those that are not known yet are None.
+
+    It is kept as a stored event comes off the wire (position, version, both instants in microseconds since
+    2000-01-01 UTC, id, schema version, stream, type, data, metadata as JSON), and decoded where it is read.
     """
 
-    __slots__ = ("event_id", "metadata", "occurred_at", "position", "recorded_at", "stream", "version")
+    __slots__ = ()
 
-    stream: str
-    version: int
-    position: int
-    occurred_at: datetime | None
-    recorded_at: datetime | None
-    event_id: UUID | None
-    metadata: Mapping[str, Any]
-
-    def __init__(
-        self,
+    def __new__(
+        cls,
         stream: str,
         version: int,
         position: int = 0,
@@ -54,20 +52,54 @@ class EventMeta:
         recorded_at: datetime | None = None,
         event_id: UUID | None = None,
         metadata: Mapping[str, Any] | None = None,
-    ) -> None:
-        _set(self, "stream", stream)
-        _set(self, "version", version)
-        _set(self, "position", position)
-        _set(self, "occurred_at", occurred_at)
-        _set(self, "recorded_at", recorded_at)
-        _set(self, "event_id", event_id)
-        _set(self, "metadata", metadata or {})
+    ) -> Self:
+        return tuple.__new__(
+            cls,
+            (
+                position,
+                version,
+                None if occurred_at is None else microseconds(occurred_at),
+                None if recorded_at is None else microseconds(recorded_at),
+                None if event_id is None else event_id.bytes,
+                0,
+                stream,
+                "",
+                None,
+                to_json(metadata).decode() if metadata else None,
+            ),
+        )
 
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"an event's {name} cannot be changed")
+    position: int = property(itemgetter(0))  # type: ignore[assignment]
+    version: int = property(itemgetter(1))  # type: ignore[assignment]
+    stream: str = property(itemgetter(6))  # type: ignore[assignment]
+
+    @property
+    def occurred_at(self) -> datetime | None:
+        """When the event happened, to the microsecond."""
+        value: int | None = self[2]
+        return None if value is None else instant(value)
+
+    @property
+    def recorded_at(self) -> datetime | None:
+        """The database's clock at the append."""
+        value: int | None = self[3]
+        return None if value is None else instant(value)
+
+    @property
+    def event_id(self) -> UUID | None:
+        """The event's identity."""
+        value: bytes | None = self[4]
+        return None if value is None else UUID(bytes=bytes(value))
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What the writer added; empty if nothing."""
+        return {} if self[9] is None else cast("dict[str, Any]", from_json(self[9]))
 
     def __repr__(self) -> str:
-        return f"EventMeta({self.stream!r}, {self.version}, {self.position}, occurred_at={self.occurred_at!r})"
+        return (
+            f"EventMeta({self.stream!r}, {self.version}, {self.position}, occurred_at={self.occurred_at!r})"
+        )
 
     @property
     def category(self) -> str:
@@ -82,11 +114,12 @@ class EventMeta:
     @property
     def happened(self) -> datetime:
         """`occurred_at`; raises `UnstorableValue` for an event that was given none and is not stored yet."""
-        if self.occurred_at is None:
+        value: int | None = self[2]
+        if value is None:
             raise UnstorableValue(
                 f"{self.stream} version {self.version}", "occurred_at", "is not set: emit the event with at="
             )
-        return self.occurred_at
+        return instant(value)
 
 
 class Event(BaseModel):
@@ -123,7 +156,9 @@ class Event(BaseModel):
     ) -> None:
         clash = RESERVED & set(cls.model_fields)
         if clash:
-            raise DeclarationError(f"{cls.__qualname__}: field name {min(clash)!r} is taken by Event; rename it")
+            raise DeclarationError(
+                f"{cls.__qualname__}: field name {min(clash)!r} is taken by Event; rename it"
+            )
         for field, info in cls.model_fields.items():
             if any(leaf is datetime for leaf in _leaves(info.annotation)) and not info.metadata:
                 raise DeclarationError(
@@ -194,6 +229,12 @@ class UnboundEvent(DeclarationError, AttributeError):
     """`meta` of an event was read before the event belonged to a stream."""
 
 
+def at(event: E, record: tuple[Any, ...]) -> E:
+    """Return `event`, fresh from decoding, bound to the place that its stored record names."""
+    _set(event, "_meta", _tuple(EventMeta, record))
+    return event
+
+
 def encode(event: Event) -> str:
     """Return the event's data as JSON text that PostgreSQL's jsonb keeps unchanged in value.
 
@@ -203,7 +244,9 @@ def encode(event: Event) -> str:
         text = event.__pydantic_serializer__.to_json(event).decode()
     except PydanticSerializationError as error:
         reject_unstorable(event)
-        raise UnstorableValue(type(event).__qualname__, "?", f"cannot be written as JSON ({error})") from error
+        raise UnstorableValue(
+            type(event).__qualname__, "?", f"cannot be written as JSON ({error})"
+        ) from error
     if "\\u0000" in text or "NaN" in text or "Infinity" in text:
         reject_unstorable(event)
     return text

@@ -49,7 +49,7 @@ class Checkpoint:
 
 
 Key = tuple[Any, ...]
-Row = tuple[int, Any]
+Kept = tuple[int, Any]
 """Position last applied, and the row model (None: no row)."""
 
 
@@ -60,15 +60,19 @@ class ReadModel(Protocol):
         """Take or renew the lease; None while another worker holds it."""
         ...
 
-    def load(self, keys: Iterable[Key]) -> Mapping[Key, Row]:
+    def load(self, keys: Iterable[Key]) -> Mapping[Key, Kept]:
         """Return the stored rows of these keys; keys without a row are left out."""
         ...
 
-    def write(self, changes: Mapping[Key, Row], at: Checkpoint, upto: int) -> Checkpoint:
+    def write(self, changes: Mapping[Key, Kept], at: Checkpoint, upto: int) -> Checkpoint:
         """Write rows (a None row is removed) and move the checkpoint from `at` to `upto`, in one transaction.
 
-        Raises `Fenced` when the checkpoint is no longer `at`.
+        Raises `Fenced` when the checkpoint is no longer `at`, `RowRefused` when the database refuses a value.
         """
+        ...
+
+    def handle(self, page: Page, at: Checkpoint) -> Checkpoint:
+        """Run the projection's own statements or handlers over a page, and move the checkpoint, in one transaction."""
         ...
 
     def release(self) -> None:

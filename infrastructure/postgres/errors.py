@@ -50,3 +50,23 @@ class Fenced(OnefoldError):
             f"projection {projection} was taken over by another worker: the checkpoint is no longer at "
             f"position {expected} under this worker's lease; nothing was written"
         )
+
+
+class ReadOnlyServer(OnefoldError):
+    """The server is a standby: open appends cannot be seen there, so a hole cannot be judged."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "expected a primary server, found a standby in recovery: whether a missing position may still be "
+            "committed cannot be told there; connect to the primary"
+        )
+
+
+class ReadModelChanged(OnefoldError):
+    """The table of a projection was built by another shape or version of it."""
+
+    def __init__(self, projection: str) -> None:
+        super().__init__(
+            f"projection {projection}: its row model or version is not the one that built table "
+            f"read.{projection}; run `onefold rebuild {projection}`"
+        )

@@ -147,7 +147,10 @@ class EventLog:
         return [Appended(meta.position, meta.recorded_at, meta.occurred_at) for meta in found]
 
     def _conflict(
-        self, connection: psycopg.Connection[Any], error: psycopg.IntegrityError, prepared: Sequence[Parameters]
+        self,
+        connection: psycopg.Connection[Any],
+        error: psycopg.IntegrityError,
+        prepared: Sequence[Parameters],
     ) -> Exception:
         constraint = error.diag.constraint_name or ""
         first = prepared[0]
@@ -226,6 +229,7 @@ def _data(record: Record) -> str:
 def lost(error: BaseException) -> bool:
     """Tell whether an error means that the connection to the server is gone."""
     return isinstance(error, psycopg.OperationalError) and (
-        error.sqlstate is None or error.sqlstate in {"57P01", "57P02", "57P03"} or error.sqlstate.startswith("08")
+        error.sqlstate is None
+        or error.sqlstate in {"57P01", "57P02", "57P03"}
+        or error.sqlstate.startswith("08")
     )
-

@@ -1,0 +1,149 @@
+"""Reading the log in order, without skipping what commits late and without stopping writers.
+
+An append holds the log's advisory lock, shared, from before it draws positions to its end, and becomes visible
+before it lets go. So an append that drew a number below one that is visible either shows in the next snapshot,
+or is still among the holders, or was rolled back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg.sql import Identifier
+
+from ...domain.event import Event
+from ...domain.registry import Registry
+from ...domain.registry import registry as shared_registry
+from ...projections.gaps import deliverable
+from ...projections.ports import Page, Record
+from .errors import ReadOnlyServer
+from .sql import statement
+from .wire import meta_of
+
+Holder = tuple[str, int | None]
+
+
+class Stall(NamedTuple):
+    """A hole that may still be filled: positions up to `high` wait for `holders` to end."""
+
+    high: int
+    holders: frozenset[Holder]
+
+
+class LogReader:
+    """Reads one log on a connection of its own, which must be in autocommit mode and read raw (`pool.configure`).
+
+    Not for several threads at once.
+    """
+
+    def __init__(
+        self,
+        connection: psycopg.Connection[Any],
+        *,
+        log: str = "events",
+        schema: str = "onefold",
+        registry: Registry = shared_registry,
+    ) -> None:
+        self._connection = connection
+        self._registry = registry
+        table = Identifier(schema, log)
+        self._read_page = statement("read_page", log=table)
+        self._read_page_of_types = statement("read_page_of_types", log=table)
+        self._head = statement("head", log=table)
+        self._holders = statement("append_lock_holders")
+        found = connection.execute(
+            "SELECT onefold.append_lock_key(format('%%I.%%I', %s::text, %s::text)::regclass), pg_is_in_recovery()",
+            (schema, log),
+        ).fetchone()
+        assert found is not None
+        if found[1]:
+            raise ReadOnlyServer
+        self._lock_key: int = found[0]
+        self._settled = -1
+        self._stall: Stall | None = None
+
+    @property
+    def stall(self) -> Stall | None:
+        """The hole that the reader waits at, if any."""
+        return self._stall
+
+    def read(self, after: int, limit: int, types: Collection[str] | None = None) -> Page:
+        """Return the next page; see `projections.ports.LogReader`.
+
+        A page is cut before the first hole that an open append may still fill; `waiting` says so. Call again
+        after a moment: the hole fills, or its holders end and it is passed over for good.
+        """
+        if self._stall is not None:
+            remaining = self._stall.holders & self._present_holders()
+            if not remaining:
+                self._settled = max(self._settled, self._stall.high)
+                self._stall = None
+            else:
+                self._stall = Stall(self._stall.high, remaining)
+        elif self._settled < 0:
+            self._settle()
+        records = self._page(after, limit, types)
+        count = deliverable(after, _Positions(records), self._settled)
+        if count < len(records) and self._beyond_stall(records[count - 1][0] if count else after):
+            # The holders are asked for after the page was read: whoever drew a number below its highest
+            # position holds the lock since before that, or has ended and shows in a fresh snapshot.
+            high = records[-1][0]
+            holders = self._present_holders()
+            if holders:
+                self._stall = Stall(high, holders)
+            else:
+                self._settled = high
+                records = self._page(after, limit, types)
+                count = deliverable(after, _Positions(records), self._settled)
+        waiting = count < len(records) and self._stall is not None
+        if count < len(records):
+            records = records[:count]
+        return Page(after, records[-1][0] if records else after, records, waiting)
+
+    def event(self, record: Record) -> Event:
+        """Return the decoded event of a record."""
+        return self._registry.decode(record[7], record[5], record[8] or "", meta_of(record))
+
+    def head(self) -> int:
+        """Return the highest position that is visible now, 0 for an empty log."""
+        row = self._connection.execute(self._head, prepare=True).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def _settle(self) -> None:
+        head = self.head()
+        holders = self._present_holders()
+        self._settled = 0 if holders else head
+        self._stall = Stall(head, holders) if holders else None
+
+    def _beyond_stall(self, delivered: int) -> bool:
+        return self._stall is None or delivered >= self._stall.high
+
+    def _page(self, after: int, limit: int, types: Collection[str] | None) -> list[Record]:
+        execute = self._connection.execute
+        if types is None:
+            return execute(self._read_page, (after, limit), prepare=True, binary=True).fetchall()
+        return execute(
+            self._read_page_of_types, (list(types), after, limit), prepare=True, binary=True
+        ).fetchall()
+
+    def _present_holders(self) -> frozenset[Holder]:
+        return frozenset(self._connection.execute(self._holders, (self._lock_key,), prepare=True).fetchall())
+
+
+class _Positions:
+    """The positions of records, as the sequence that the gap rule reads."""
+
+    __slots__ = ("_records",)
+
+    def __init__(self, records: list[Record]) -> None:
+        self._records = records
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return _Positions(self._records[index])
+        return self._records[index][0]

@@ -1,0 +1,226 @@
+"""Read models in PostgreSQL: rows and checkpoint change in one transaction, under a lease."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg.sql import SQL
+from pydantic_core import to_json
+
+from ...projections.errors import FailedEvent, HandlerFailed, RowRefused
+from ...projections.ports import Checkpoint, Kept, Key, LogReader, Page
+from ...projections.projection import AnyProjection, Handler, Projection
+from .errors import Fenced, ReadModelChanged
+from .sql import statement
+from .table import Table
+
+REFUSALS = (psycopg.DataError, psycopg.IntegrityError, TypeError, ValueError, OverflowError, struct.error)
+
+
+def worker_name() -> str:
+    """Return a name that no other worker has: host, process, and a random part."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+def prepare(connection: psycopg.Connection[Any], projection: AnyProjection) -> None:
+    """Make the projection's checkpoint and tables if they are not there; safe to call from several processes.
+
+    Raises `ReadModelChanged` when the table was built by another shape or version of the projection.
+    """
+    fingerprint = projection.fingerprint()
+    found = connection.execute(
+        "SELECT fingerprint FROM onefold.checkpoints WHERE projection = %s AND segment = 0",
+        (projection.name,),
+    ).fetchone()
+    if found is None:
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (projection.name,))
+            made = connection.execute(
+                statement("new_checkpoint"), (projection.name, 0, projection.log, fingerprint)
+            )
+            if made.rowcount:
+                make_tables(connection, projection)
+                return
+        found = connection.execute(
+            "SELECT fingerprint FROM onefold.checkpoints WHERE projection = %s AND segment = 0",
+            (projection.name,),
+        ).fetchone()
+    if found is not None and found[0] != fingerprint:
+        raise ReadModelChanged(projection.name)
+
+
+def make_tables(connection: psycopg.Connection[Any], projection: AnyProjection) -> None:
+    """Make the projection's tables anew, without rows."""
+    if isinstance(projection, Projection):
+        Table(projection).create(connection)
+        return
+    for name in reversed(projection.tables):
+        connection.execute(SQL("DROP TABLE IF EXISTS {}").format(qualified(name)))
+    if projection.create:
+        connection.execute(projection.create.encode())
+
+
+class ReadModelStore:
+    """One projection's rows and checkpoint, for one worker.
+
+    `writer` is used for claims and writes, `loader` for reading rows; they may be used by two threads at the same
+    time and must not be the same connection. Both are in autocommit mode.
+    """
+
+    def __init__(
+        self,
+        projection: AnyProjection,
+        writer: psycopg.Connection[Any],
+        loader: psycopg.Connection[Any],
+        reader: LogReader,
+        *,
+        owner: str,
+        segment: int = 0,
+    ) -> None:
+        self.projection = projection
+        self.owner = owner
+        self._writer = writer
+        self._loader = loader
+        self._reader = reader
+        self._table = Table(projection) if isinstance(projection, Projection) else None
+        self._who = {
+            "projection": projection.name,
+            "segment": segment,
+            "owner": owner,
+            "lease": projection.lease,
+        }
+        self._claim = statement("claim")
+        self._move = statement("move_checkpoint")
+        self._held: Checkpoint | None = None
+        self._renewed = 0.0
+        # A worker that is stopped in mid-transaction must not block the one that replaces it.
+        writer.execute(
+            "SELECT set_config('idle_in_transaction_session_timeout', %s, false)",
+            (str(max(1, round(projection.lease * 1000))),),
+        )
+
+    def claim(self) -> Checkpoint | None:
+        """Take or renew the lease; None while another worker holds it. Asks the database each third of a lease."""
+        now = time.monotonic()
+        if self._held is not None and now - self._renewed < self.projection.lease / 3:
+            return self._held
+        row = self._writer.execute(self._claim, self._who, prepare=True).fetchone()
+        if row is None:
+            self._held = None
+            return None
+        if row[2] != self.projection.fingerprint():
+            raise ReadModelChanged(self.projection.name)
+        self._held = Checkpoint(row[0], row[1])
+        self._renewed = now
+        return self._held
+
+    def load(self, keys: Collection[Key]) -> Mapping[Key, Kept]:
+        """Return the stored rows of these keys."""
+        assert self._table is not None
+        return self._table.load(self._loader, keys)
+
+    def write(self, changes: Mapping[Key, Kept], at: Checkpoint, upto: int) -> Checkpoint:
+        """Write rows and move the checkpoint, in one transaction."""
+        assert self._table is not None
+        with self._moving(at, upto):
+            if changes:
+                self._table.merge(self._writer, changes)
+        return self._moved(at, upto)
+
+    def handle(self, page: Page, at: Checkpoint) -> Checkpoint:
+        """Run the projection's statements or handlers over a page, and move the checkpoint, in one transaction."""
+        projection = self.projection
+        with self._moving(at, page.upto):
+            if isinstance(projection, Handler):
+                self._run_handlers(projection, page)
+            elif not isinstance(projection, Projection):
+                for text in projection.statements:
+                    self._writer.execute(text.encode(), {"after": page.after, "upto": page.upto})
+        return self._moved(at, page.upto)
+
+    def note_failure(self, event: FailedEvent) -> int:
+        """Keep the failure for the status; return how many times in a row the projection has failed."""
+        failure = to_json(event._asdict()).decode()
+        row = self._writer.execute(statement("note_failure"), {**self._who, "failure": failure}).fetchone()
+        return 1 if row is None else int(row[0])
+
+    def reset(self) -> None:
+        """Make the tables anew and set the checkpoint to 0, in one transaction; the lease must be held."""
+        held = self._held
+        if held is None:
+            raise Fenced(self.projection.name, 0)
+        with self._writer.transaction():
+            values = {
+                **self._who,
+                "token": held.token,
+                "log": self.projection.log,
+                "fingerprint": self.projection.fingerprint(),
+            }
+            if self._writer.execute(statement("reset_checkpoint"), values).rowcount != 1:
+                raise Fenced(self.projection.name, held.position)
+            make_tables(self._writer, self.projection)
+        self._held = Checkpoint(0, held.token)
+
+    def claim_for_rebuild(self) -> bool:
+        """Take the lease whatever the fingerprint; false while another worker holds it."""
+        row = self._writer.execute(self._claim, self._who).fetchone()
+        self._held = None if row is None else Checkpoint(row[0], row[1])
+        self._renewed = time.monotonic()
+        return row is not None
+
+    def release(self) -> None:
+        """Give the lease up, so that another worker may take it at once."""
+        self._held = None
+        self._writer.execute(statement("release"), self._who)
+
+    def _run_handlers(self, projection: Handler, page: Page) -> None:
+        handlers = {
+            name: handler
+            for event_class, handler in projection.handlers.items()
+            for name in projection.registry.names_read_as(event_class)
+        }
+        for record in page.records:
+            handler = handlers.get(record[7])
+            if handler is None:
+                continue
+            try:
+                handler(self._reader.event(record), self._writer)
+            except psycopg.OperationalError:
+                raise
+            except Exception as error:
+                raise HandlerFailed(error) from error
+
+    @contextmanager
+    def _moving(self, at: Checkpoint, upto: int) -> Iterator[None]:
+        # The checkpoint moves first: a worker that was replaced meets its fence before it touches a row.
+        try:
+            with self._writer.transaction():
+                values = {**self._who, "position": at.position, "token": at.token, "upto": upto}
+                if self._writer.execute(self._move, values, prepare=True).rowcount != 1:
+                    raise Fenced(self.projection.name, at.position)
+                yield
+        except REFUSALS as error:
+            raise RowRefused(error) from error
+        except Fenced:
+            self._held = None
+            raise
+
+    def _moved(self, at: Checkpoint, upto: int) -> Checkpoint:
+        self._renewed = time.monotonic()
+        self._held = Checkpoint(upto, at.token)
+        return self._held
+
+
+def qualified(name: str) -> Any:
+    """Return the identifier of a table given as `schema.table`."""
+    from psycopg.sql import Identifier
+
+    return Identifier(*name.split("."))

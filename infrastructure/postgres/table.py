@@ -1,0 +1,179 @@
+"""The table of a read model: made from the row model, read by keys, written set by set."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import psycopg
+from psycopg.sql import SQL, Composed, Identifier
+
+from ...projections.ports import Kept, Key
+from ...projections.projection import Projection
+from ...projections.row import Row
+from .columns import PACK_BOOLEAN, PACK_POSITION, Column, Packed, columns_of
+
+READ = "read"
+"""Schema of the read models."""
+
+POSITION = "_position"
+"""Column that holds the position last applied to a row."""
+
+_set = object.__setattr__
+
+
+class Table:
+    """The table `read.<projection>`; its primary key is the row model's key."""
+
+    def __init__(self, projection: Projection[Any]) -> None:
+        self.row: type[Row] = projection.row
+        self.columns = columns_of(projection.row)
+        self.keys = tuple(
+            next(column for column in self.columns if column.name == name)
+            for name in projection.row.key_fields
+        )
+        self.name = Identifier(READ, projection.name)
+        self._plain = all(column.plain for column in self.columns)
+        self._names = tuple(column.name for column in self.columns)
+        self._key_places = tuple(self._names.index(column.name) for column in self.keys)
+        self._select = self._select_statement()
+        self._merge = self._merge_statement(with_removals=False)
+        self._merge_and_remove = self._merge_statement(with_removals=True)
+
+    def create(self, connection: psycopg.Connection[Any]) -> None:
+        """Make the table; an older one of this name is dropped."""
+        connection.execute(SQL("DROP TABLE IF EXISTS {}").format(self.name))
+        lines = [
+            SQL("{} {}{}").format(
+                Identifier(column.name),
+                SQL(column.sql_type),  # type: ignore[arg-type]  # one of the literals in columns.py
+                SQL(' COLLATE "C" NOT NULL' if column.sql_type == "text" else " NOT NULL")
+                if column in self.keys
+                else SQL(""),
+            )
+            for column in self.columns
+        ]
+        lines.append(SQL("{} bigint NOT NULL").format(Identifier(POSITION)))
+        lines.append(SQL("PRIMARY KEY ({})").format(_joined(self.keys)))
+        connection.execute(
+            SQL("CREATE TABLE {} ({}) WITH (fillfactor = 70)").format(self.name, SQL(", ").join(lines))
+        )
+
+    def load(self, connection: psycopg.Connection[Any], keys: Collection[Key]) -> dict[Key, Kept]:
+        """Return the stored rows of `keys`, each with the position last applied."""
+        packed = [column.pack([key[i] for key in keys]) for i, column in enumerate(self.keys)]
+        found = connection.execute(self._select, packed, prepare=True, binary=True).fetchall()
+        places, build = self._key_places, self._built
+        return {tuple(values[place] for place in places): (values[-1], build(values)) for values in found}
+
+    def merge(self, connection: psycopg.Connection[Any], changes: Mapping[Key, Kept]) -> None:
+        """Write changed rows; a row that is None is removed. Raises TypeError or ValueError naming a misfit field."""
+        removals = any(row is None for _, row in changes.values())
+        if removals:
+            rows = [self._blank(key) if row is None else row.__dict__ for key, (_, row) in changes.items()]
+        else:
+            rows = [row.__dict__ for _, row in changes.values()]
+        columns = list(zip(*(row.values() for row in rows), strict=True))
+        packed = [
+            self._packed(column, values, changes)
+            for column, values in zip(self.columns, columns, strict=True)
+        ]
+        packed.append(PACK_POSITION([position for position, _ in changes.values()]))
+        if removals:
+            packed.append(PACK_BOOLEAN([row is None for _, row in changes.values()]))
+        connection.execute(self._merge_and_remove if removals else self._merge, packed, prepare=True)
+
+    def _blank(self, key: Key) -> dict[str, Any]:
+        return dict.fromkeys(self._names) | dict(zip(self.row.key_fields, key, strict=True))
+
+    def _packed(self, column: Column, values: Sequence[Any], keys: Iterable[Key]) -> Packed:
+        try:
+            return column.pack(values)
+        except (TypeError, ValueError, struct.error) as error:
+            for key, value in zip(keys, values, strict=True):
+                try:
+                    column.pack([value])
+                except (TypeError, ValueError, struct.error) as found:
+                    row = ", ".join(str(part) for part in key)
+                    raise ValueError(
+                        f"row {row}: field {column.name} does not fit {column.sql_type}: {found}"
+                    ) from error
+            raise
+
+    def _built(self, values: tuple[Any, ...]) -> Row:
+        fields = dict(zip(self._names, values, strict=False))
+        if not self._plain:
+            return self.row.model_validate(fields)
+        cls = self.row
+        row = cls.__new__(cls)
+        _set(row, "__dict__", fields)
+        _set(row, "__pydantic_fields_set__", set(self._names))
+        _set(row, "__pydantic_extra__", None)
+        _set(row, "__pydantic_private__", None)
+        return row
+
+    def _select_statement(self) -> Composed:
+        return SQL(
+            "SELECT {columns}, t.{position} FROM {table} t JOIN unnest({arrays}) AS k ({keys}) ON {match}"
+        ).format(
+            columns=SQL(", ").join(SQL("t.{}").format(Identifier(name)) for name in self._names),
+            position=Identifier(POSITION),
+            table=self.name,
+            arrays=SQL(", ").join(_array(column) for column in self.keys),
+            keys=_joined(self.keys),
+            match=_match(self.keys, "k"),
+        )
+
+    def _merge_statement(self, *, with_removals: bool) -> Composed:
+        rest = [column for column in self.columns if column not in self.keys]
+        arrays = [_array(column) for column in self.columns]
+        arrays.append(SQL("%b::bigint[]"))
+        names = [*(Identifier(name) for name in self._names), Identifier(POSITION)]
+        source = list(names)
+        if with_removals:
+            arrays.append(SQL("%b::boolean[]"))
+            source.append(Identifier("_removed"))
+        values = [_value(column) for column in self.columns]
+        values.append(SQL("s.{}").format(Identifier(POSITION)))
+        changed = [SQL("{} = {}").format(Identifier(column.name), _value(column)) for column in rest]
+        changed.append(SQL("{0} = s.{0}").format(Identifier(POSITION)))
+        return SQL(
+            "MERGE INTO {table} AS t USING unnest({arrays}) AS s ({source}) ON {match} {removal}"
+            "WHEN MATCHED THEN UPDATE SET {changed} WHEN NOT MATCHED {kept}THEN INSERT ({names}) VALUES ({values})"
+        ).format(
+            table=self.name,
+            arrays=SQL(", ").join(arrays),
+            source=SQL(", ").join(source),
+            match=_match(self.keys, "s"),
+            removal=SQL("WHEN MATCHED AND s._removed THEN DELETE " if with_removals else ""),
+            changed=SQL(", ").join(changed),
+            kept=SQL("AND NOT s._removed " if with_removals else ""),
+            names=SQL(", ").join(names),
+            values=SQL(", ").join(values),
+        )
+
+
+def _array(column: Column) -> Composed:
+    return SQL("%b::{}[]").format(SQL(column.sent_as))  # type: ignore[arg-type]  # literals of columns.py
+
+
+def _value(column: Column) -> Composed:
+    if column.sent_as == column.sql_type:
+        return SQL("s.{}").format(Identifier(column.name))
+    return SQL("s.{}::{}").format(Identifier(column.name), SQL(column.sql_type))  # type: ignore[arg-type]
+
+
+def _joined(columns: Iterable[Column]) -> Composed:
+    return SQL(", ").join(Identifier(column.name) for column in columns)
+
+
+def _match(keys: Iterable[Column], other: str) -> Composed:
+    return SQL(" AND ").join(
+        SQL("t.{0} = {1}.{0}::{2}").format(
+            Identifier(column.name),
+            Identifier(other),
+            SQL(column.sql_type),  # type: ignore[arg-type]
+        )
+        for column in keys
+    )

@@ -1,0 +1,332 @@
+"""The engine: reads pages, folds them in memory, and writes rows and checkpoint in one transaction a page.
+
+While there is a backlog the next page is read, and the last one written, beside the folding. A row that was read
+or written stays in memory as long as the lease is held. After any error all of that is dropped, and the work
+starts again from the stored checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from ..domain.errors import OnefoldError
+from ..domain.event import Event, EventMeta, at
+from .errors import FailedEvent, ProjectionFailed, RowRefused
+from .guards import DUPLICATE, judge
+from .ports import Checkpoint, Kept, Key, LogReader, Page, ReadModel, Record
+from .projection import AnyProjection, Projection
+
+PAGE = 10_000
+"""Events in a page while there is a backlog."""
+
+CACHED_ROWS = 100_000
+"""Rows kept in memory between pages; above it they are dropped once everything is written."""
+
+_NOTHING: Kept = (-1, None)
+T = TypeVar("T")
+_tuple = tuple.__new__
+
+
+class Folded(NamedTuple):
+    """The outcome of folding a page: changed rows, the position reached, what was applied, and the failure."""
+
+    changes: dict[Key, Kept]
+    upto: int
+    applied: int
+    duplicates: int
+    failure: FailedEvent | None
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a run of the engine did: `position` reached, `applied` events, `duplicates` that were no-ops.
+
+    `held` is false when another worker holds the projection; `waiting` is true when an open append may still
+    fill a hole in front of the reader.
+    """
+
+    position: int = 0
+    applied: int = 0
+    duplicates: int = 0
+    read: int = 0
+    held: bool = True
+    waiting: bool = False
+
+
+class Folder:
+    """Folds pages of one `Projection`, with the rows that were seen before in memory."""
+
+    def __init__(self, projection: Projection[Any]) -> None:
+        self.rows: dict[Key, Kept] = {}
+        self._keys: dict[str, Key] = {}
+        self._projection = projection
+        registry = projection.registry
+        self._folds = {
+            name: (
+                fold,
+                event_class.schema_version if name == event_class.event_name else 0,
+                registry.decoder(event_class.event_name, event_class.schema_version),
+            )
+            for event_class, fold in projection.folds.items()
+            for name in registry.names_read_as(event_class)
+        }
+
+    def forget(self) -> None:
+        """Drop every row in memory."""
+        self.rows.clear()
+        self._keys.clear()
+
+    def fold(self, page: Page, load: Callable[[set[Key]], Mapping[Key, Kept]]) -> Folded:
+        """Fold a page up to its end or its first failure; `load` gives the rows that are not in memory."""
+        folds, rows = self._folds, self.rows
+        if self._projection.key is None:
+            keyed, failure = self._keyed_by_stream(page.records), None
+        else:
+            keyed, failure = self._keyed_by_event(page.records)
+        missing = {key for key, _ in keyed if key not in rows}
+        if missing:
+            found = load(missing)
+            for key in missing:
+                rows[key] = found.get(key, _NOTHING)
+        changes: dict[Key, Kept] = {}
+        applied = duplicates = 0
+        for key, record in keyed:
+            position = record[0]
+            seen, row = rows[key]
+            if judge(position, seen) is DUPLICATE:
+                duplicates += 1
+                continue
+            fold, schema_version, validate = folds[record[7]]
+            try:
+                if record[5] == schema_version and validate is not None and record[8] is not None:
+                    event = at(validate(record[8]), record)
+                else:
+                    event = self._decode(record)
+                after = fold(row, event)
+            except Exception as error:  # noqa: BLE001 - whatever a user's fold raises stops the projection
+                failure = failed(record, self._named(record, error))
+                break
+            applied += 1
+            if after is not row:
+                rows[key] = changes[key] = (position, after)
+        upto = page.upto if failure is None else failure.position - 1
+        return Folded(changes, upto, applied, duplicates, failure)
+
+    def _keyed_by_stream(self, records: Sequence[Record]) -> list[tuple[Key, Record]]:
+        folds, keys = self._folds, self._keys
+        for record in records:
+            if record[6] not in keys:
+                keys[record[6]] = (record[6].partition("/")[2],)
+        return [(keys[record[6]], record) for record in records if record[7] in folds]
+
+    def _keyed_by_event(
+        self, records: Sequence[Record]
+    ) -> tuple[list[tuple[Key, Record]], FailedEvent | None]:
+        folds, key_of = self._folds, self._projection.key_of
+        keyed: list[tuple[Key, Record]] = []
+        for record in records:
+            if record[7] in folds:
+                try:
+                    key = key_of(self._decode(record))
+                except Exception as error:  # noqa: BLE001 - whatever a user's key raises stops the projection
+                    return keyed, failed(record, error)
+                if key is not None:
+                    keyed.append((key, record))
+        return keyed, None
+
+    def _decode(self, record: Record) -> Event:
+        return self._projection.registry.decode(
+            record[7], record[5], record[8] or "", _tuple(EventMeta, record)
+        )
+
+    def _named(self, record: Record, error: Exception) -> Exception:
+        """Return the error that names the event, if it is the event that cannot be decoded."""
+        try:
+            self._decode(record)
+        except OnefoldError as named:
+            return named
+        return error
+
+
+@dataclass(slots=True)
+class Engine:
+    """Moves one projection along its log; one `run` at a time.
+
+    `reader`, `model` and the loads of rows use connections of their own, so that a page can be read and another
+    written while a third is folded.
+    """
+
+    projection: AnyProjection
+    reader: LogReader
+    model: ReadModel
+    page: int = PAGE
+    cached_rows: int = CACHED_ROWS
+    on_page: Callable[[Progress], None] | None = None
+    _folder: Folder | None = field(default=None, init=False)
+    _token: int = field(default=-1, init=False)
+
+    def run(self, stop: Callable[[], bool] = lambda: False) -> Progress:
+        """Apply what is in the log until its present end, or until `stop()` says so.
+
+        Raises `ProjectionFailed` at an event that cannot be applied, after everything before it was applied;
+        `Fenced` when another worker took over; the errors of the database as they come.
+        """
+        try:
+            try:
+                return self._run(stop)
+            except RowRefused as refused:
+                self.forget()
+                return self._isolate(stop, refused)
+        except BaseException:
+            self.forget()
+            raise
+
+    def forget(self) -> None:
+        """Drop every row that is held in memory."""
+        self._folder = None
+        self._token = -1
+
+    def _run(self, stop: Callable[[], bool]) -> Progress:
+        checkpoint = self.model.claim()
+        if checkpoint is None:
+            self.forget()
+            return Progress(held=False)
+        if checkpoint.token != self._token:
+            self.forget()
+            self._token = checkpoint.token
+        progress = Progress(position=checkpoint.position)
+        types = self.projection.types()
+        page = self.reader.read(checkpoint.position, self.page, types)
+        if len(page.records) < self.page:
+            while page.records and not stop():
+                checkpoint = self._apply(page, checkpoint, progress)
+                page = self.reader.read(checkpoint.position, self.page, types)
+                if len(page.records) >= self.page:
+                    break
+        if len(page.records) >= self.page:
+            page = self._run_backlog(page, checkpoint, types, progress, stop)
+        progress.waiting = page.waiting
+        return progress
+
+    def _run_backlog(
+        self,
+        page: Page,
+        checkpoint: Checkpoint,
+        types: frozenset[str] | None,
+        progress: Progress,
+        stop: Callable[[], bool],
+    ) -> Page:
+        with _Beside("onefold-read") as ahead, _Beside("onefold-write") as behind:
+            while page.records and not stop():
+                reading = ahead.start(lambda after=page.upto: self.reader.read(after, self.page, types))
+                checkpoint = self._apply(page, checkpoint, progress, behind)
+                page = reading.result()
+            behind.settle()
+        return page
+
+    def _apply(
+        self,
+        page: Page,
+        checkpoint: Checkpoint,
+        progress: Progress,
+        behind: _Beside[Checkpoint] | None = None,
+    ) -> Checkpoint:
+        work = self._work(page, behind)
+        progress.read += len(page.records)
+        if behind is not None:
+            behind.settle()
+        if behind is None or work.failure is not None:
+            moved = work.write(checkpoint)
+        else:
+            moved = Checkpoint(work.upto, checkpoint.token)
+            behind.start(lambda: work.write(checkpoint))
+        progress.position = work.upto
+        progress.applied += work.applied
+        progress.duplicates += work.duplicates
+        if self.on_page is not None:
+            self.on_page(progress)
+        if work.failure is not None:
+            raise ProjectionFailed(self.projection.name, work.failure)
+        return moved
+
+    def _work(self, page: Page, behind: _Beside[Checkpoint] | None) -> _Work:
+        projection, model = self.projection, self.model
+        if not isinstance(projection, Projection):
+            return _Work(lambda at: model.handle(page, at), page.upto, len(page.records), 0, None)
+        folder = self._folder
+        if folder is None:
+            folder = self._folder = Folder(projection)
+        if len(folder.rows) > self.cached_rows:
+            if behind is not None:
+                behind.settle()
+            folder.forget()
+        changes, upto, applied, duplicates, failure = folder.fold(page, model.load)
+
+        def write(at: Checkpoint) -> Checkpoint:
+            return model.write(changes, at, upto) if upto > at.position else at
+
+        return _Work(write, upto, applied, duplicates, failure)
+
+    def _isolate(self, stop: Callable[[], bool], refused: RowRefused) -> Progress:
+        """Go on in ever smaller pages until the event that the database or its handler refuses stands alone."""
+        progress = Progress()
+        limit = self.page
+        while not stop():
+            checkpoint = self.model.claim()
+            if checkpoint is None:
+                return Progress(held=False)
+            progress.position = checkpoint.position
+            page = self.reader.read(checkpoint.position, limit, self.projection.types())
+            if not page.records:
+                break
+            try:
+                self._apply(page, checkpoint, progress)
+            except RowRefused as again:
+                refused = again
+                self.forget()
+                if len(page.records) == 1:
+                    raise ProjectionFailed(
+                        self.projection.name, failed(page.records[0], refused.reason)
+                    ) from refused
+                limit = len(page.records) // 2
+        return progress
+
+
+class _Work(NamedTuple):
+    write: Callable[[Checkpoint], Checkpoint]
+    upto: int
+    applied: int
+    duplicates: int
+    failure: FailedEvent | None
+
+
+class _Beside(Generic[T]):
+    """One thread that does one thing at a time beside the caller."""
+
+    def __init__(self, name: str) -> None:
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._going: Future[Any] | None = None
+
+    def start(self, work: Callable[[], Any]) -> Future[Any]:
+        self._going = self._threads.submit(work)
+        return self._going
+
+    def settle(self) -> None:
+        """Wait for what was started; raises what it raised."""
+        going, self._going = self._going, None
+        if going is not None:
+            going.result()
+
+    def __enter__(self) -> _Beside[T]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(wait=True)
+
+
+def failed(record: Record, error: BaseException) -> FailedEvent:
+    """Return the failed event of a record."""
+    return FailedEvent(record[7], record[6], record[1], record[0], f"{type(error).__name__}: {error}")

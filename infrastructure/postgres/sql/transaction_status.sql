@@ -1,0 +1,1 @@
+SELECT pg_xact_status(%b::xid8)

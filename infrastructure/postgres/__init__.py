@@ -1,1 +1,24 @@
-"""The log and the read models on PostgreSQL."""
+"""The log and the read models on PostgreSQL; also the persistence module for the `eventsourcing` library.
+
+With `PERSISTENCE_MODULE=onefold.infrastructure.postgres` an application of that library runs on logs of this product.
+"""
+
+from .library import Factory
+from .mapper import AggregateSnapshot
+from .recorders import (
+    AggregateRecorder,
+    ApplicationRecorder,
+    ProcessRecorder,
+    SnapshotRecorder,
+    TrackingRecorder,
+)
+
+__all__ = [
+    "AggregateRecorder",
+    "AggregateSnapshot",
+    "ApplicationRecorder",
+    "Factory",
+    "ProcessRecorder",
+    "SnapshotRecorder",
+    "TrackingRecorder",
+]

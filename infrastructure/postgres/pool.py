@@ -9,14 +9,16 @@ from typing import Any
 import psycopg
 from psycopg_pool import ConnectionPool
 
+from .columns import register
 from .wire import read_raw
 
 Pool = ConnectionPool[psycopg.Connection[Any]]
 
 
 def configure(connection: psycopg.Connection[Any]) -> None:
-    """Prepare a connection of the product: raw reads in binary results, UTC, statements kept prepared."""
+    """Prepare a connection of the product: raw reads in binary results, packed columns as parameters."""
     read_raw(connection)
+    register(connection)
     connection.prepared_max = 200
 
 

@@ -60,12 +60,26 @@ class Table:
             SQL("CREATE TABLE {} ({}) WITH (fillfactor = 70)").format(self.name, SQL(", ").join(lines))
         )
 
-    def load(self, connection: psycopg.Connection[Any], keys: Collection[Key]) -> dict[Key, Kept]:
-        """Return the stored rows of `keys`, each with the position last applied."""
+    def load(
+        self, connection: psycopg.Connection[Any], keys: Collection[Key], *, binary: bool = True
+    ) -> dict[Key, Kept]:
+        """Return the stored rows of `keys`, each with the position last applied.
+
+        A connection that reads records raw needs `binary=False`: its binary results give no datetimes.
+        """
         packed = [column.pack([key[i] for key in keys]) for i, column in enumerate(self.keys)]
-        found = connection.execute(self._select, packed, prepare=True, binary=True).fetchall()
+        found = connection.execute(self._select, packed, prepare=True, binary=binary).fetchall()
         places, build = self._key_places, self._built
         return {tuple(values[place] for place in places): (values[-1], build(values)) for values in found}
+
+    def all(self, connection: psycopg.Connection[Any]) -> list[Any]:
+        """Return every row, in the order of the key."""
+        found = connection.execute(
+            SQL("SELECT {} FROM {} ORDER BY {}").format(
+                SQL(", ").join(map(Identifier, self._names)), self.name, _joined(self.keys)
+            )
+        )
+        return [self.row.model_validate(dict(zip(self._names, values, strict=True))) for values in found]
 
     def merge(self, connection: psycopg.Connection[Any], changes: Mapping[Key, Kept]) -> None:
         """Write changed rows; a row that is None is removed. Raises TypeError or ValueError naming a misfit field."""

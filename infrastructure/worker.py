@@ -1,0 +1,203 @@
+"""Workers: keep a projection up with its log, through lost connections, rivals and failing events."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from ..projections.engine import PAGE, Engine, Progress
+from ..projections.errors import ProjectionFailed
+from ..projections.projection import AnyProjection
+from .backoff import Backoff
+from .postgres.columns import register
+from .postgres.errors import Fenced
+from .postgres.pool import configure
+from .postgres.reader import LogReader
+from .postgres.readmodel import ReadModelStore, prepare, worker_name
+from .wakeup import Wakeup
+
+log = logging.getLogger("onefold.worker")
+
+POLL = 0.1
+"""Seconds between looks at the log when no wake-up comes."""
+
+LINGER = 0.02
+"""Seconds after the last event during which the log is looked at every `LINGER_STEP` seconds: writers send a
+wake-up only every few milliseconds, so what follows one closely comes without."""
+
+LINGER_STEP = 0.001
+
+
+class Worker:
+    """Runs one projection; several workers of it may run, one works and the others stand by.
+
+    `run_once` applies what is in the log and returns, `run` goes on until `stop` is called.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        projection: AnyProjection,
+        *,
+        page: int = PAGE,
+        on_page: Callable[[Progress], None] | None = None,
+        wakeup: Wakeup | None = None,
+    ) -> None:
+        self.projection = projection
+        self.owner = worker_name()
+        self._url = url
+        self._page = page
+        self._on_page = on_page
+        self._wakeup = wakeup
+        self._stopping = threading.Event()
+        self._connections: list[psycopg.Connection[Any]] = []
+        self._engine: Engine | None = None
+        self._model: ReadModelStore | None = None
+
+    def stop(self) -> None:
+        """Make the worker finish the page in hand and return."""
+        self._stopping.set()
+        if self._wakeup is not None:
+            self._wakeup.wake()
+
+    def run_once(self, *, patience: float = 30.0) -> Progress:
+        """Apply what is in the log now, and return what was done.
+
+        Waits up to `patience` seconds for another worker's lease to end; `Progress.held` is false if it does
+        not. Raises `ProjectionFailed` when the policy gives up on an event.
+        """
+        deadline = time.monotonic() + patience
+        total = Progress()
+        with self._closing():
+            while True:
+                progress = self._attempt()
+                if progress is not None:
+                    total.position = max(total.position, progress.position)
+                    total.applied += progress.applied
+                    total.duplicates += progress.duplicates
+                    total.read += progress.read
+                    total.held, total.waiting = progress.held, progress.waiting
+                    if progress.held and not progress.waiting:
+                        return total
+                if self._stopping.is_set() or time.monotonic() > deadline:
+                    return total
+                self._stopping.wait(0.02)
+
+    def run(self) -> None:
+        """Keep the projection up with its log until `stop` is called.
+
+        Raises `ProjectionFailed` when the policy gives up on an event, `ReadModelChanged` when the table was built
+        by other code. Lost connections and lost leases are waited out.
+        """
+        backoff = Backoff()
+        seen = -1 if self._wakeup is None else self._wakeup.count
+        active_until = 0.0
+        with self._closing():
+            while not self._stopping.is_set():
+                progress = self._attempt()
+                if progress is None:
+                    self._stopping.wait(backoff.next())
+                    continue
+                backoff.reset()
+                now = time.monotonic()
+                if not progress.held:
+                    self._stopping.wait(min(1.0, self.projection.lease / 4))
+                    continue
+                if progress.read or progress.waiting:
+                    active_until = now + LINGER
+                if now < active_until:
+                    seen = self._wait(seen, LINGER_STEP)
+                else:
+                    seen = self._wait(seen, POLL)
+
+    def rebuild(self) -> Progress:
+        """Make the tables anew and apply the whole log; raises `Fenced` if another worker does not let go."""
+        with self._closing():
+            model = self._connected()[1]
+            deadline = time.monotonic() + 2 * self.projection.lease
+            while not model.claim_for_rebuild():
+                if time.monotonic() > deadline or self._stopping.is_set():
+                    raise Fenced(self.projection.name, 0)
+                self._stopping.wait(0.1)
+            model.reset()
+            if self._engine is not None:
+                self._engine.forget()
+            return self._connected()[0].run(self._stopping.is_set)
+
+    def _wait(self, seen: int, timeout: float) -> int:
+        if self._wakeup is None:
+            self._stopping.wait(timeout)
+            return seen
+        return self._wakeup.wait(seen, timeout)
+
+    def _attempt(self) -> Progress | None:
+        """Run the engine once; None when something passing was in the way and the next try may go well."""
+        try:
+            return self._connected()[0].run(self._stopping.is_set)
+        except Fenced as error:
+            log.warning("%s", error)
+            return Progress(held=False)
+        except ProjectionFailed as error:
+            return self._failed(error)
+        except psycopg.OperationalError as error:
+            log.warning("projection %s: %s; trying again", self.projection.name, str(error).strip())
+            self._disconnect()
+            return None
+
+    def _failed(self, error: ProjectionFailed) -> Progress | None:
+        assert self._model is not None
+        attempts = self._model.note_failure(error.event)
+        delay = self.projection.on_failure.delay(attempts)
+        if delay is None:
+            raise error
+        log.warning("%s Attempt %d, next in %.1f s", error, attempts, delay)
+        self._stopping.wait(delay)
+        return None
+
+    def _connected(self) -> tuple[Engine, ReadModelStore]:
+        if self._engine is None or self._model is None:
+            reader, writer, loader = (self._connect(role) for role in ("read", "write", "load"))
+            prepare(writer, self.projection)
+            log_reader = LogReader(reader, log=self.projection.log, registry=self.projection.registry)
+            self._model = ReadModelStore(self.projection, writer, loader, log_reader, owner=self.owner)
+            self._engine = Engine(
+                self.projection, log_reader, self._model, page=self._page, on_page=self._on_page
+            )
+        return self._engine, self._model
+
+    def _connect(self, role: str) -> psycopg.Connection[Any]:
+        connection = psycopg.connect(
+            self._url,
+            autocommit=True,
+            application_name=f"onefold {self.projection.name} {role}",
+            options="-c timezone=UTC",
+        )
+        self._connections.append(connection)
+        if role == "read":
+            configure(connection)
+        else:
+            register(connection)
+        return connection
+
+    def _disconnect(self) -> None:
+        self._engine = None
+        self._model = None
+        while self._connections:
+            with contextlib.suppress(psycopg.Error):
+                self._connections.pop().close()
+
+    @contextlib.contextmanager
+    def _closing(self) -> Any:
+        try:
+            yield
+        finally:
+            if self._model is not None:
+                with contextlib.suppress(psycopg.Error):
+                    self._model.release()
+            self._disconnect()

@@ -1,0 +1,46 @@
+CREATE TABLE read.revenue_by_month (
+    month    date NOT NULL,
+    currency text COLLATE "C" NOT NULL,
+    orders   bigint NOT NULL,
+    revenue  numeric NOT NULL,
+    PRIMARY KEY (month, currency)
+);
+
+-- What each order has contributed so far, so that a page adds the difference.
+CREATE TABLE onefold.revenue_by_month_orders (
+    stream   text COLLATE "C" NOT NULL,
+    currency text COLLATE "C" NOT NULL,
+    month    date NOT NULL,
+    orders   bigint NOT NULL,
+    revenue  numeric NOT NULL,
+    PRIMARY KEY (stream, currency)
+);
+
+-- The contribution of the orders that a run of the log touches, from all their events up to its end.
+CREATE OR REPLACE FUNCTION onefold.revenue_by_month_of(after bigint, upto bigint)
+RETURNS TABLE (stream text, currency text, month date, orders bigint, revenue numeric)
+LANGUAGE sql STABLE AS $$
+    WITH touched AS MATERIALIZED (
+        SELECT DISTINCT e.stream FROM onefold.events e
+        WHERE e.position > after AND e.position <= upto AND e.type IN ('order.placed', 'order.payment_received')
+    ), facts AS MATERIALIZED (
+        SELECT e.stream, e.type, e.data FROM touched t CROSS JOIN LATERAL (
+            SELECT l.stream, l.type, l.data FROM onefold.events l
+            WHERE l.stream = t.stream AND l.position <= upto AND l.type IN ('order.placed', 'order.payment_received')
+        ) e
+    ), placed AS (
+        SELECT DISTINCT ON (f.stream) f.stream, f.data ->> 'currency' AS currency,
+            date_trunc('month', (f.data ->> 'placed_on')::date)::date AS month
+        FROM facts f WHERE f.type = 'order.placed' ORDER BY f.stream, f.data ->> 'placed_on'
+    ), paid AS (
+        SELECT f.stream, f.data -> 'amount' ->> 'currency' AS currency,
+            sum((f.data -> 'amount' ->> 'amount')::numeric) AS revenue
+        FROM facts f WHERE f.type = 'order.payment_received' GROUP BY 1, 2
+    )
+    SELECT p.stream, c.currency, p.month, (c.currency = p.currency)::int::bigint, coalesce(s.revenue, 0)
+    FROM placed p
+    CROSS JOIN LATERAL (
+        SELECT p.currency UNION SELECT paid.currency FROM paid WHERE paid.stream = p.stream
+    ) c (currency)
+    LEFT JOIN paid s ON s.stream = p.stream AND s.currency = c.currency
+$$;

@@ -12,7 +12,7 @@ from .errors import CommandRefused, IllegalTransition
 from .event import Event
 from .instant import Instant
 from .lifecycle import Lifecycle, Transition
-from .money import Currency, CurrencyMismatch, Money
+from .money import Currency, CurrencyMismatch, Money, minus, plus, total
 
 
 class Movement(Event):
@@ -125,7 +125,7 @@ class Account(Aggregate, category="account"):
         """What can be withdrawn now: balance and overdraft less holds."""
         limit = self.overdraft
         granted = limit.amount if limit is not None and limit.currency == self.currency else Decimal(0)
-        return self.balance + granted - self.held
+        return minus(plus(self.balance, granted), self.held)
 
     @classmethod
     def open(
@@ -203,10 +203,11 @@ class Account(Aggregate, category="account"):
         self._require_currency("grant overdraft to", limit)
         if limit.amount < 0:
             raise CommandRefused(f"cannot grant overdraft to {self.id}: limit is {limit}, expected 0 or more")
-        if self.balance - self.held + limit.amount < 0:
+        free = minus(self.balance, self.held)
+        if plus(free, limit.amount) < 0:
             raise CommandRefused(
                 f"cannot grant overdraft to {self.id}: limit is {limit}, but "
-                f"{Money.of(self.held - self.balance, self.currency)} of overdraft is in use"
+                f"{-Money.of(free, self.currency)} of overdraft is in use"
             )
         self.emit(self.OverdraftGranted(limit=limit), at=at)
 
@@ -323,7 +324,7 @@ class Account(Aggregate, category="account"):
 
     def _move(self, amount: Money) -> None:
         known = self.balances.get(amount.currency, Decimal(0))
-        self.balances = {**self.balances, amount.currency: known + amount.amount}
+        self.balances = {**self.balances, amount.currency: plus(known, amount.amount)}
 
     def _end_hold(self, hold_id: str) -> None:
         if hold_id in self.holds:

@@ -160,7 +160,7 @@ class Event(BaseModel):
                 f"{cls.__qualname__}: field name {min(clash)!r} is taken by Event; rename it"
             )
         for field, info in cls.model_fields.items():
-            if any(leaf is datetime for leaf in _leaves(info.annotation)) and not info.metadata:
+            if any(leaf is datetime for leaf in _leaves(info.annotation)):
                 raise DeclarationError(
                     f"{cls.__qualname__}.{field} is a plain datetime; declare it as Instant, "
                     "so that a value without a zone is refused"

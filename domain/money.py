@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from collections.abc import Iterable
+from decimal import Context, Decimal, DivisionByZero, Inexact, InvalidOperation, Overflow
+from functools import reduce
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,6 +16,24 @@ Currency = Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
 
 Amount = Annotated[Decimal, Field(strict=True)]
 """A Decimal; floats and texts are refused, so that no amount is rounded on the way in."""
+
+
+_EXACT = Context(prec=4000, traps=[Inexact, InvalidOperation, DivisionByZero, Overflow])
+
+
+def plus(left: Decimal, right: Decimal) -> Decimal:
+    """Return the exact sum, whatever the thread's context rounds to; raises `decimal.Inexact` beyond 4,000 digits."""
+    return _EXACT.add(left, right)
+
+
+def minus(left: Decimal, right: Decimal) -> Decimal:
+    """Return the exact difference; see `plus`."""
+    return _EXACT.subtract(left, right)
+
+
+def total(amounts: Iterable[Decimal]) -> Decimal:
+    """Return the exact sum of all, 0 of none; see `plus`."""
+    return reduce(plus, amounts, Decimal(0))
 
 
 class CurrencyMismatch(OnefoldError, ValueError):
@@ -45,13 +65,13 @@ class Money(BaseModel):
         return cls(amount=Decimal(0), currency=currency)
 
     def __add__(self, other: Money) -> Money:
-        return Money(amount=self.amount + self._amount_of(other), currency=self.currency)
+        return Money(amount=plus(self.amount, self._amount_of(other)), currency=self.currency)
 
     def __sub__(self, other: Money) -> Money:
-        return Money(amount=self.amount - self._amount_of(other), currency=self.currency)
+        return Money(amount=minus(self.amount, self._amount_of(other)), currency=self.currency)
 
     def __neg__(self) -> Money:
-        return Money(amount=-self.amount, currency=self.currency)
+        return Money(amount=_EXACT.minus(self.amount), currency=self.currency)
 
     def __lt__(self, other: Money) -> bool:
         return self.amount < self._amount_of(other)

@@ -14,7 +14,7 @@ from .errors import CommandRefused, IllegalTransition
 from .event import Event
 from .instant import Instant, ensure_aware
 from .lifecycle import Lifecycle, Transition
-from .money import Currency, CurrencyMismatch, Money
+from .money import Currency, CurrencyMismatch, Money, total
 
 PAYABLE = ("placed", "confirmed", "processing", "invoiced", "shipped", "delivered")
 """States in which an order can be paid."""
@@ -151,12 +151,12 @@ class Order(Aggregate, category="order"):
     @property
     def paid(self) -> Decimal:
         """Sum of the payments in the order's currency."""
-        return sum((p.amount.amount for p in self.payments if p.amount.currency == self.currency), Decimal(0))
+        return total(p.amount.amount for p in self.payments if p.amount.currency == self.currency)
 
     @property
     def total(self) -> Decimal:
         """Sum of prices and freights of the items."""
-        return sum((item.price.amount + item.freight.amount for item in self.items), Decimal(0))
+        return total(part.amount for item in self.items for part in (item.price, item.freight))
 
     @classmethod
     def place(

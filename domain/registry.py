@@ -91,8 +91,10 @@ class Registry:
         try:
             event = decode(data)
         except ValidationError as error:
-            raise UndecodableEvent(name, meta.stream, meta.version, meta.position, _fields_of(error)) from error
-        except (KeyError, TypeError, ValueError) as error:
+            raise UndecodableEvent(
+                name, meta.stream, meta.version, meta.position, _fields_of(error)
+            ) from error
+        except Exception as error:
             reason = f"an upcast failed with {type(error).__name__}: {error}"
             raise UndecodableEvent(name, meta.stream, meta.version, meta.position, reason) from error
         _set(event, "_meta", meta)

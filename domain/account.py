@@ -116,9 +116,7 @@ class Account(Aggregate, category="account"):
     @property
     def held(self) -> Decimal:
         """Sum of the holds in the account's currency."""
-        return sum(
-            (hold.amount for hold in self.holds.values() if hold.currency == self.currency), Decimal(0)
-        )
+        return total(hold.amount for hold in self.holds.values() if hold.currency == self.currency)
 
     @property
     def available(self) -> Decimal:

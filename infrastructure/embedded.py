@@ -23,7 +23,7 @@ import psycopg
 from psycopg import sql
 
 from ..domain.errors import OnefoldError
-from . import account, postmaster
+from . import postmaster, system_account
 from .settings import Settings
 
 DATABASE = "onefold"
@@ -260,7 +260,7 @@ class EmbeddedServer:
         fresh = self.directory / "data.new"
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(mode=0o700)
-        runner = account.choose(fresh, self.directory, programs / "postgres")
+        runner = system_account.choose(fresh, self.directory, programs / "postgres")
         runner.own(fresh)
         command = [
             *runner.prefix,
@@ -318,7 +318,7 @@ class EmbeddedServer:
         if postmaster.stale(self.data):
             # The pid in the file is another process's by now.
             (self.data / "postmaster.pid").unlink()
-        runner = account.choose(self.data, self.directory, programs / "postgres")
+        runner = system_account.choose(self.data, self.directory, programs / "postgres")
         directory = self._make_socket_directory(runner)
         for name in (f".s.PGSQL.{PORT}", f".s.PGSQL.{PORT}.lock"):
             (directory / name).unlink(missing_ok=True)
@@ -336,7 +336,7 @@ class EmbeddedServer:
             # Processes of a server that was killed are still ending.
             time.sleep(0.1)
 
-    def _run(self, runner: account.Account, programs: Path, log: Path) -> int:
+    def _run(self, runner: system_account.SystemAccount, programs: Path, log: Path) -> int:
         """Start the server as nobody's child, so that nobody has to wait for it; return its pid."""
         script = 'log=$1; shift; "$@" >>"$log" 2>&1 </dev/null & echo $!'
         command = [*runner.prefix, "/bin/sh", "-c", script, "sh", str(log), str(programs / "postgres")]
@@ -437,7 +437,7 @@ class EmbeddedServer:
             return outside
         return Path("/tmp") / name  # noqa: S108 - made with mode 0700, and checked
 
-    def _make_socket_directory(self, runner: account.Account) -> Path:
+    def _make_socket_directory(self, runner: system_account.SystemAccount) -> Path:
         directory = self._socket_directory()
         with contextlib.suppress(FileExistsError):
             directory.mkdir(mode=0o700)
@@ -450,7 +450,7 @@ class EmbeddedServer:
             )
         return directory
 
-    def _configure(self, runner: account.Account, socket_directory: Path) -> None:
+    def _configure(self, runner: system_account.SystemAccount, socket_directory: Path) -> None:
         quoted = '"' + str(socket_directory).replace('"', '""') + '"'
         settings = {**SERVER_SETTINGS, "unix_socket_directories": quoted, **self._settings}
         lines = ["# Written at every start. Put your own settings into postgresql.conf, after the include."]

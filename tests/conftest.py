@@ -37,7 +37,22 @@ _HOME = pytest.StashKey[Path]()
 _numbers = itertools.count(1)
 
 
+class PlainRoot:
+    """Lets pytest see the checkout as a folder of tests only.
+
+    It would import the checkout's `__init__.py` under the folder's name, and with it the product a second time.
+    """
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collect_directory(self, path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+        if path != parent.config.rootpath:
+            return None
+        folder: pytest.Collector = pytest.Dir.from_parent(parent, path=path)
+        return folder
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(PlainRoot())
     # Tests must not reach the data of whoever runs them.
     os.environ.pop("ONEFOLD_DATABASE_URL", None)
     os.environ.pop("ONEFOLD_HOME", None)

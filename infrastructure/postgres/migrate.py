@@ -17,6 +17,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import class_row
 
 from ...domain.errors import OnefoldError
+from .sql import statement
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 OLDEST_SERVER = 150000
@@ -111,7 +112,7 @@ def applied(connection: Connection[Any]) -> list[AppliedMigration]:
     scope = contextlib.nullcontext() if bare else connection.transaction()
     try:
         with scope, connection.cursor(row_factory=class_row(AppliedMigration)) as cursor:
-            return cursor.execute(_SELECT_APPLIED).fetchall()
+            return cursor.execute(statement("applied_migrations")).fetchall()
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
         return []
 
@@ -151,7 +152,7 @@ def migrate(connection: Connection[Any], directory: Path = MIGRATIONS) -> list[M
             connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
             if taken == 0:
-                connection.execute(_CREATE_TABLE)
+                connection.execute(statement("create_migrations"))
             taken = _count_taken(migrations, applied(connection))
             if taken < len(migrations):
                 _apply(connection, migrations[taken])
@@ -217,17 +218,4 @@ def _apply(connection: Connection[Any], migration: Migration) -> None:
             f"expected migration {migration} to stay in its transaction, found that it ended it; "
             "remove BEGIN, COMMIT and ROLLBACK from the file"
         )
-    connection.execute(_INSERT_APPLIED, (migration.number, migration.name, migration.sha256))
-
-
-_SELECT_APPLIED = "SELECT number, name, sha256, applied_at FROM onefold.migrations ORDER BY number"
-_INSERT_APPLIED = "INSERT INTO onefold.migrations (number, name, sha256) VALUES (%s, %s, %s)"
-_CREATE_TABLE = """
-CREATE SCHEMA IF NOT EXISTS onefold;
-CREATE TABLE IF NOT EXISTS onefold.migrations (
-    number integer PRIMARY KEY CHECK (number > 0),
-    name text NOT NULL,
-    sha256 text NOT NULL CHECK (sha256 ~ '^[0-9a-f]{64}$'),
-    applied_at timestamptz NOT NULL DEFAULT now()
-)
-"""
+    connection.execute(statement("record_migration"), (migration.number, migration.name, migration.sha256))

@@ -20,7 +20,7 @@ import psutil
 import psycopg
 import pytest
 
-from onefold.infrastructure import account, postmaster
+from onefold.infrastructure import postmaster, system_account
 from onefold.infrastructure.embedded import (
     SERVER_SETTINGS,
     EmbeddedServer,
@@ -485,7 +485,7 @@ def as_ordinary_user(base: Path) -> Iterator[tuple[str, ...]]:
     nobody = pwd.getpwnam("nobody")
     os.chown(base, nobody.pw_uid, nobody.pw_gid)
     # The interpreter may stand in a folder that is closed to others.
-    yield account.prefix(nobody.pw_uid, nobody.pw_gid, "dac_read_search")
+    yield system_account.prefix(nobody.pw_uid, nobody.pw_gid, "dac_read_search")
 
 
 def test_an_ordinary_user_and_root_can_use_one_home_in_turn(base: Path, hold: Hold) -> None:

@@ -25,12 +25,12 @@ os.execv(sys.argv[3], sys.argv[3:])
 """
 
 
-class AccountError(OnefoldError):
+class SystemAccountError(OnefoldError):
     """No account on this machine can run the embedded server where it was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class SystemAccount:
     """An account and the words to put before a command so that it runs under it."""
 
     uid: int
@@ -43,23 +43,23 @@ class Account:
             os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
 
-def choose(data: Path, folder: Path, program: Path) -> Account:
+def choose(data: Path, folder: Path, program: Path) -> SystemAccount:
     """Return the account to run `program` under, with data in `folder`.
 
     An ordinary user runs the server as itself. PostgreSQL refuses root, so root hands over to the owner of `data` if
     there is any, else to an account for databases. Where that account cannot reach `program` or `folder` because a
     folder above them is closed, as /root is, it is given the one capability that passes closed folders: nothing on
-    the machine has to be opened for it. Raises AccountError where even that is impossible.
+    the machine has to be opened for it. Raises SystemAccountError where even that is impossible.
     """
     if os.geteuid() != 0:
-        return Account(os.geteuid(), os.getegid())
+        return SystemAccount(os.geteuid(), os.getegid())
     uid, gid = _owner(data) or _database_account()
     # Wide capabilities are tried last: the server should be able to do as little as possible.
     for capability in ("", "dac_read_search", "dac_override"):
         words = prefix(uid, gid, capability)
         if words and _reaches(words, folder, program):
-            return Account(uid, gid, words)
-    raise AccountError(
+            return SystemAccount(uid, gid, words)
+    raise SystemAccountError(
         f"expected that the account with uid {uid} can run {program} in {folder}, found that it cannot reach them; "
         "set ONEFOLD_HOME to a folder outside root's own, install into one, or run as an ordinary user"
     )
@@ -88,7 +88,7 @@ def _database_account() -> tuple[int, int]:
         )
     found = _look_up(_NAMES[0]) or _look_up(_LAST_RESORT)
     if found is None:
-        raise AccountError(
+        raise SystemAccountError(
             "PostgreSQL refuses to run as root: expected an account for it, found none of "
             f"{', '.join((*_NAMES, _LAST_RESORT))}; create one, for instance: useradd --system {_NAMES[0]}"
         )

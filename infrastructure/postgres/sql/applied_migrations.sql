@@ -1,0 +1,3 @@
+SELECT number, name, sha256, applied_at
+FROM onefold.migrations
+ORDER BY number

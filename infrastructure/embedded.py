@@ -396,7 +396,7 @@ class EmbeddedServer:
         try:
             with psycopg.connect(self._url(server, "postgres"), autocommit=True) as connection:
                 if (
-                    connection.execute("SELECT FROM pg_database WHERE datname = %s", (DATABASE,)).fetchone()
+                    connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (DATABASE,)).fetchone()
                     is None
                 ):
                     connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))

@@ -120,7 +120,7 @@ def template_database(server_url: str, pytestconfig: pytest.Config) -> str:
     with (home / "template.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with psycopg.connect(server_url, autocommit=True) as connection:
-            if connection.execute("SELECT FROM pg_database WHERE datname = %s", (name,)).fetchone():
+            if connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone():
                 return name
             making = f"{name}_new"
             connection.execute(sql.SQL("DROP DATABASE IF EXISTS {}").format(sql.Identifier(making)))

@@ -84,11 +84,13 @@ class Datastore(PostgresDatastore):
 def connect(datastore: PostgresDatastore) -> Connection[tuple[Any, ...]]:
     """Open a connection outside of the pool, in autocommit mode; the pool may be as small as one."""
     pool = datastore.pool
-    conninfo, kwargs = pool.conninfo, _mapping(pool.kwargs)
+    conninfo = pool.conninfo
     assert isinstance(conninfo, str)
+    kwargs = _mapping(pool.kwargs)
     if pool.get_password_func is not None:
         kwargs["password"] = pool.get_password_func()
-    return Connection.connect(conninfo, **{**kwargs, "row_factory": tuple_row, "autocommit": True})
+    kwargs.update(row_factory=tuple_row, autocommit=True)
+    return Connection.connect(conninfo, **kwargs)
 
 
 def retried(datastore: PostgresDatastore, operation: Callable[[int], T]) -> T:

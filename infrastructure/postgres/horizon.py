@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 from psycopg.rows import tuple_row
+from psycopg.sql import Identifier
 
 from .errors import ReadOnlyServer
 from .reader import Holder, Stall
@@ -26,17 +27,18 @@ class Horizon:
         self._key: int | None = None
         self._stall: Stall | None = None
         self._lock = Lock()
+        self._head = statement("head", log=Identifier(schema, table))
         self._holders = statement("append_lock_holders")
         self._lock_key = statement("library_lock_key")
 
-    def settle(self, connection: psycopg.Connection[Any], high: int) -> int:
-        """Return `settled` after a look at who appends now; `high` is the highest position of a page read before.
+    def settle(self, connection: psycopg.Connection[Any]) -> int:
+        """Return `settled` after a look at who appends now, for the page that is read next.
 
-        Appends that drew a number up to `high` are among the holders of the log's lock, or have ended. Once those
-        that were seen have ended too, all up to `high` is settled; appends that begin later draw higher numbers.
-        Raises `ReadOnlyServer` on a standby, where holders cannot be seen.
+        Appends that drew a number up to the highest one that is visible are among those who hold the log's lock
+        afterwards, or have ended. Once they have all ended, everything up to that number is settled; appends that
+        begin later draw higher ones. Raises `ReadOnlyServer` on a standby, where holders cannot be seen.
         """
-        holders = self._present(connection)
+        high, holders = self._look(connection)
         with self._lock:
             if self._stall is not None:
                 remaining = self._stall.holders & holders
@@ -52,7 +54,7 @@ class Horizon:
                     self.settled = high
             return self.settled
 
-    def _present(self, connection: psycopg.Connection[Any]) -> frozenset[Holder]:
+    def _look(self, connection: psycopg.Connection[Any]) -> tuple[int, frozenset[Holder]]:
         with connection.cursor(row_factory=tuple_row) as cursor:
             if self._key is None:
                 found = cursor.execute(self._lock_key, self._names).fetchone()
@@ -60,4 +62,7 @@ class Horizon:
                 if found[1]:
                     raise ReadOnlyServer
                 self._key = found[0]
-            return frozenset(cursor.execute(self._holders, (self._key,), prepare=True).fetchall())
+            # Two statements, in this order: each has a snapshot of its own.
+            head = cursor.execute(self._head, prepare=True).fetchone()
+            assert head is not None
+            return head[0], frozenset(cursor.execute(self._holders, (self._key,), prepare=True).fetchall())

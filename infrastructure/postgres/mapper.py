@@ -113,7 +113,7 @@ class Mapper(persistence.Mapper[TAggregateID]):
         """Return the event that was stored; raises `UnknownEventType` for a name that no class is registered for."""
         topic = stored_event.topic
         # A topic of the library is an import path, or was registered with it; a name is never imported.
-        if ":" in topic or topic in utils._topic_cache:  # pyright: ignore[reportPrivateUsage]
+        if ":" in topic or topic in utils._topic_cache:
             return super().to_domain_event(stored_event)
         found: object
         if topic == SNAPSHOT:

@@ -25,7 +25,7 @@ from eventsourcing.persistence import (
 from eventsourcing.postgres import PostgresDatastore, PostgresRecorder
 from psycopg import Connection, Cursor
 from psycopg.rows import DictRow, tuple_row
-from psycopg.sql import SQL, Composed, Identifier, Literal
+from psycopg.sql import SQL, Identifier, Literal
 from pydantic_core import to_json
 
 from ...domain.event import EventMeta, reject_unstorable_metadata
@@ -117,7 +117,7 @@ class TableRecorder(PostgresRecorder):
             "one of eventsourcing.postgres; name another schema in POSTGRES_SCHEMA, or move the table away"
         )
 
-    def _fetch(self, query: Composed, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def _fetch(self, query: bytes, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         def fetch(_: int) -> list[tuple[Any, ...]]:
             with (
                 self.datastore.get_connection() as connection,
@@ -134,10 +134,10 @@ class LogRecorder(TableRecorder):
     def __init__(self, datastore: PostgresDatastore, *, events_table_name: str = "stored_events") -> None:
         super().__init__(datastore, events_table_name=events_table_name)
         self.channel_name = channel_of(events_table_name)
-        wake = statement("library_wake", channel=Literal(self.channel_name))
+        wake = {"log": self.table, "channel": Literal(self.channel_name)}
         self._append = (
-            statement("library_append", log=self.table, wake=SQL("")),
-            statement("library_append", log=self.table, wake=wake),
+            statement("library_append", log=self.table),
+            statement("library_append_and_wake", **wake),
         )
         self._positions = statement("library_positions", log=self.table)
         self._stream_upwards = statement("library_stream", log=self.table, order=SQL("ASC"))
@@ -332,7 +332,7 @@ class ApplicationRecorder(LogRecorder, persistence.ApplicationRecorder):
                 rows = self._rows_after(connection, after, limit, stop, topics)
                 count = deliverable(after, [row[0] for row in rows], settled)
                 if count < len(rows):
-                    settled = self._horizon.settle(connection, rows[-1][0])
+                    settled = self._horizon.settle(connection)
                     rows = self._rows_after(connection, after, limit, stop, topics)
                     count = deliverable(after, [row[0] for row in rows], settled)
             upto = rows[count - 1][0] if count else after

@@ -5,4 +5,4 @@ FROM unnest(%s::bigint[], %s::timestamptz[], %s::uuid[], %s::integer[], %s::text
     %s::text[]) WITH ORDINALITY
     AS e (version, occurred_at, event_id, schema_version, stream, type, data, raw, metadata, number)
 ORDER BY number
-RETURNING position, event_id{wake}
+RETURNING position, event_id

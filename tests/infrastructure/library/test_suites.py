@@ -62,7 +62,9 @@ class TestRecorderOfAnotherPurpose(OnFactory, persistence_cases.AggregateRecorde
         return self.factory.aggregate_recorder(purpose="notes")
 
 
-class TestApplicationRecorder(OnFactory, persistence_cases.ApplicationRecorderTestCase[persistence.ApplicationRecorder]):
+class TestApplicationRecorder(
+    OnFactory, persistence_cases.ApplicationRecorderTestCase[persistence.ApplicationRecorder]
+):
     def create_recorder(self) -> persistence.ApplicationRecorder:
         return self.factory.application_recorder()
 

@@ -29,7 +29,8 @@ class Retry:
         """Return the seconds to wait before the next try after `attempt` failed ones; None is the end."""
         if attempt >= self.attempts:
             return None
-        return float(min(self.first * 2 ** (attempt - 1), self.longest))
+        # The exponent is bounded: 2.0 ** 1024 does not fit a float.
+        return min(self.first * 2.0 ** min(attempt - 1, 60), self.longest)
 
 
 Policy = Stop | Retry

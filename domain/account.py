@@ -10,7 +10,7 @@ from typing import Self
 from .aggregate import Aggregate, applies
 from .errors import CommandRefused, IllegalTransition
 from .event import Event
-from .instant import Instant
+from .instant import Instant, ensure_aware
 from .lifecycle import Lifecycle, Transition
 from .money import Currency, CurrencyMismatch, Money, minus, plus, total
 
@@ -195,7 +195,8 @@ class Account(Aggregate, category="account"):
     def grant_overdraft(self, limit: Money, *, at: dt.datetime) -> None:
         """Let the balance fall to `limit` below zero; zero takes the overdraft back.
 
-        Raises `CommandRefused` for a limit below zero, or below what is overdrawn or held already.
+        Raises `CommandRefused` for a limit below zero, or below what is overdrawn or held already, and for a time
+        before that of the limit in force.
         """
         self._require_open("grant overdraft to")
         self._require_currency("grant overdraft to", limit)
@@ -206,6 +207,11 @@ class Account(Aggregate, category="account"):
             raise CommandRefused(
                 f"cannot grant overdraft to {self.id}: limit is {limit}, but "
                 f"{-Money.of(free, self.currency)} of overdraft is in use"
+            )
+        if self.overdraft_since is not None and ensure_aware("at", at) < self.overdraft_since:
+            raise CommandRefused(
+                f"cannot grant overdraft to {self.id} as of {at.isoformat()}: "
+                f"the limit in force is of {self.overdraft_since.isoformat()}"
             )
         self.emit(self.OverdraftGranted(limit=limit), at=at)
 
@@ -299,8 +305,8 @@ class Account(Aggregate, category="account"):
 
     @applies(OverdraftGranted)
     def _overdraft_granted(self, event: OverdraftGranted) -> None:
-        at, since, known = event.meta.occurred_at, self.overdraft_since, self.overdraft
-        if at is None or since is None or known is None or (at, event.limit.amount) > (since, known.amount):
+        at, since = event.meta.occurred_at, self.overdraft_since
+        if at is None or since is None or at >= since:
             self.overdraft = event.limit
             self.overdraft_since = at
 

@@ -299,7 +299,7 @@ def _flaws(path: str, value: object) -> Iterator[tuple[str, str]]:
 
 def _leaves(annotation: Any) -> Iterator[Any]:
     if hasattr(annotation, "__metadata__"):
-        return
+        annotation = annotation.__origin__
     arguments = get_args(annotation)
     if not arguments:
         yield annotation

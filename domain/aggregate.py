@@ -9,12 +9,12 @@ from datetime import datetime
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast, get_type_hints
 
 from eventsourcing.domain import BaseAggregate, MetaAggregate
-from pydantic import AwareDatetime, BaseModel, ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict, create_model
 from pydantic_core import to_json
 
 from .errors import DeclarationError
-from .event import Event, EventMeta
-from .instant import ensure_aware
+from .event import Event, placed
+from .instant import ensure_aware, instant, microseconds
 from .lifecycle import Lifecycle
 
 E = TypeVar("E", bound=Event)
@@ -70,7 +70,9 @@ class Aggregate(BaseAggregate[str], metaclass=AggregateType):
         super().__init_subclass__()
         if category:
             if "/" in category or not category.isprintable() or category != category.strip():
-                raise DeclarationError(f"{cls.__name__}: category {category!r} must be plain text without a slash")
+                raise DeclarationError(
+                    f"{cls.__name__}: category {category!r} must be plain text without a slash"
+                )
             cls.category = category
         nested = tuple(
             value
@@ -96,7 +98,9 @@ class Aggregate(BaseAggregate[str], metaclass=AggregateType):
     def stream_of(cls, key: str) -> str:
         """Return the stream of the aggregate with this key: `category/key`."""
         if not cls.category:
-            raise DeclarationError(f"{cls.__name__} has no category; declare class {cls.__name__}(Aggregate, category=...)")
+            raise DeclarationError(
+                f"{cls.__name__} has no category; declare class {cls.__name__}(Aggregate, category=...)"
+            )
         if not key or "\x00" in key:
             raise DeclarationError(f"key of a {cls.category} must be text without NUL, found {key!r}")
         return f"{cls.category}/{key}"
@@ -108,8 +112,8 @@ class Aggregate(BaseAggregate[str], metaclass=AggregateType):
         self.__init__()  # type: ignore[misc]
         self._id = stream
         self._version = 0
-        self._created_on = None  # type: ignore[assignment]
-        self._modified_on = None  # type: ignore[assignment]
+        self._first = None
+        self._last = None
         self._pending_events = []
         self._status: str = cls.lifecycle.initial if cls.lifecycle is not None else ""
         return self
@@ -123,6 +127,16 @@ class Aggregate(BaseAggregate[str], metaclass=AggregateType):
     def key(self) -> str:
         """The aggregate's own id: the part of its stream after the first slash."""
         return self.id.partition("/")[2]
+
+    @property
+    def created_on(self) -> datetime | None:  # type: ignore[override]
+        """When the first event happened; None while that is not known."""
+        return None if self._first is None else instant(self._first)
+
+    @property
+    def modified_on(self) -> datetime | None:  # type: ignore[override]
+        """When the last event happened; None while that is not known."""
+        return None if self._last is None else instant(self._last)
 
     @property
     def status(self) -> str:
@@ -143,9 +157,8 @@ class Aggregate(BaseAggregate[str], metaclass=AggregateType):
         """Add a fact that has happened outside, whatever the lifecycle says, and fold it."""
         if type(event) not in self.events:
             raise DeclarationError(f"{type(event).__qualname__} is not an event of {type(self).__name__}")
-        if at is not None:
-            ensure_aware("at", at)
-        bound = event.bound(EventMeta(self.id, self._version + 1, occurred_at=at))
+        happened = None if at is None else microseconds(ensure_aware("at", at))
+        bound = event.bound(placed(self._id, self._version + 1, happened))
         self.follow(bound)
         self._pending_events.append(bound)  # type: ignore[arg-type]
 
@@ -163,10 +176,10 @@ class Aggregate(BaseAggregate[str], metaclass=AggregateType):
         if self.lifecycle is not None:
             self._status = self.lifecycle.advance(self._status, type(event))
         self._version = meta.version
-        if meta.occurred_at is not None:
+        if meta[2] is not None:
+            self._last = meta[2]
             if self._version == 1:
-                self._created_on = meta.occurred_at
-            self._modified_on = meta.occurred_at
+                self._first = meta[2]
 
     @property
     def pending(self) -> Sequence[Event]:
@@ -177,9 +190,9 @@ class Aggregate(BaseAggregate[str], metaclass=AggregateType):
         """Take note that the first pending events were stored, as `stored`."""
         del self._pending_events[: len(stored)]
         if stored:
+            self._last = stored[-1].meta[2]
             if stored[0].meta.version == 1:
-                self._created_on = stored[0].meta.happened
-            self._modified_on = stored[-1].meta.happened
+                self._first = stored[0].meta[2]
 
 
 class OutOfSequence(DeclarationError):
@@ -188,8 +201,8 @@ class OutOfSequence(DeclarationError):
 
 class _Document(BaseModel):
     status: str
-    created_on: AwareDatetime | None
-    modified_on: AwareDatetime | None
+    first: int | None
+    last: int | None
     state: dict[str, Any]
 
 
@@ -215,8 +228,8 @@ class SnapshotCodec(Generic[A]):
         state = {name: getattr(aggregate, name) for name in self._model.model_fields}
         document = _Document(
             status=aggregate.status,
-            created_on=aggregate.created_on,
-            modified_on=aggregate.modified_on,
+            first=aggregate._first,
+            last=aggregate._last,
             state=self._model.model_construct(**state).model_dump(mode="json"),
         )
         return document.model_dump_json()
@@ -230,6 +243,6 @@ class SnapshotCodec(Generic[A]):
             setattr(aggregate, name, getattr(body, name))
         aggregate._version = version
         aggregate._status = document.status
-        aggregate._created_on = document.created_on  # type: ignore[assignment]
-        aggregate._modified_on = document.modified_on  # type: ignore[assignment]
+        aggregate._first = document.first
+        aggregate._last = document.last
         return aggregate

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 _set = object.__setattr__
+_new = object.__new__
 _tuple = tuple.__new__
 E = TypeVar("E", bound="Event")
 RESERVED = frozenset({"meta", "originator_id", "originator_version", "timestamp"})
@@ -196,7 +197,11 @@ class Event(BaseModel):
 
     def bound(self, meta: EventMeta) -> Self:
         """Return an equal event that stands at `meta`."""
-        twin = self.model_copy()
+        twin = _new(self.__class__)
+        _set(twin, "__dict__", self.__dict__)
+        _set(twin, "__pydantic_fields_set__", self.__pydantic_fields_set__)
+        _set(twin, "__pydantic_extra__", None)
+        _set(twin, "__pydantic_private__", None)
         _set(twin, "_meta", meta)
         return twin
 
@@ -227,6 +232,11 @@ class Event(BaseModel):
 
 class UnboundEvent(DeclarationError, AttributeError):
     """`meta` of an event was read before the event belonged to a stream."""
+
+
+def placed(stream: str, version: int, occurred: int | None) -> EventMeta:
+    """Return the place of an event that is not stored yet; `occurred` in microseconds since 2000-01-01 UTC."""
+    return _tuple(EventMeta, (0, version, occurred, None, None, 0, stream, "", None, None))
 
 
 def at(event: E, record: tuple[Any, ...]) -> E:

@@ -11,27 +11,31 @@ import psycopg
 from psycopg.sql import Identifier, Literal
 from pydantic_core import to_json
 
-from ...domain.event import Event, EventMeta, encode, reject_unstorable_metadata
+from ...domain.errors import OnefoldError
+from ...domain.event import Event, encode, reject_unstorable_metadata
 from ...domain.registry import Registry
 from ...domain.registry import registry as shared_registry
 from ...projections.ports import Record
 from ..identity import new_event_id
+from .combiner import Combiner, Request
 from .errors import DuplicateEventId, VersionConflict
-from .pool import Pool
+from .pool import Pool, raw_cursor
 from .sql import statement
 from .wire import meta_of
 
 END = 2**63 - 1
+ATTEMPTS = 3
+"""Tries of an append whose connection is lost, or whose transaction the server gave up for another's sake."""
+
 WAKE_INTERVAL = 0.005
 """Seconds between two wake-ups that one process sends; each costs a lock of the whole cluster at commit."""
 
 
-class Appended(NamedTuple):
-    """Where an event was put: its position, and both instants."""
+BULK = 64
+"""Events from which on an append is written by itself, not together with those of other callers."""
 
-    position: int
-    recorded_at: Any
-    occurred_at: Any
+Appended = tuple[int, int, int]
+"""Where an event was put: position, recorded_at and occurred_at in microseconds since 2000-01-01 UTC."""
 
 
 class EventLog:
@@ -54,6 +58,7 @@ class EventLog:
         self._load_stream = statement("load_stream", log=table)
         self._stream_versions = statement("stream_versions", log=table)
         self._last_wake = 0.0
+        self._combiner = Combiner(self._together, self._alone)
 
     def append(
         self,
@@ -76,17 +81,12 @@ class EventLog:
             extra = to_json(metadata).decode()
         prepared = [_parameters(event, extra) for event in events]
         if connection is not None:
-            return self._placed(events, self._insert(connection, prepared), prepared, metadata)
-        for attempt in (1, 2):
-            try:
-                with self.pool.connection() as own:
-                    if attempt == 2 and (stored := self._stored(own, prepared)):
-                        return self._placed(events, stored, prepared, metadata)
-                    return self._placed(events, self._insert(own, prepared), prepared, metadata)
-            except psycopg.OperationalError as error:
-                if attempt == 2 or not lost(error):
-                    raise
-        raise AssertionError("unreachable")
+            placed = self._insert(connection, prepared)
+        elif len(prepared) >= BULK:
+            placed = self._alone(prepared, uncertain=False)
+        else:
+            placed = self._combiner.submit(prepared)
+        return list(map(_bound, events, prepared, placed))
 
     def load(self, stream: str, *, after: int = 0, upto: int = END) -> list[Event]:
         """Return the stream's events with versions above `after` and up to `upto`, in order."""
@@ -99,12 +99,13 @@ class EventLog:
         self, connection: psycopg.Connection[Any], stream: str, after: int = 0, upto: int = END
     ) -> list[Record]:
         """Return the raw records of a stream, in order."""
-        cursor = connection.execute(self._load_stream, (stream, after, upto), prepare=True, binary=True)
-        return cursor.fetchall()
+        cursor = raw_cursor(connection)
+        return cursor.execute(self._load_stream, (stream, after, upto), prepare=True).fetchall()
 
     def by_ids(self, connection: psycopg.Connection[Any], event_ids: Sequence[UUID]) -> list[Record]:
         """Return the raw records of the events that have these ids."""
-        return connection.execute(self._by_event_id, (list(event_ids),), prepare=True, binary=True).fetchall()
+        cursor = raw_cursor(connection)
+        return cursor.execute(self._by_event_id, (list(event_ids),), prepare=True).fetchall()
 
     def versions(self, connection: psycopg.Connection[Any], streams: Sequence[str]) -> dict[str, int]:
         """Return the present version of each stream, 0 for one without events."""
@@ -115,36 +116,75 @@ class EventLog:
         """Return the decoded event of a record."""
         return self.registry.decode(record[7], record[5], _data(record), meta_of(record))
 
+    def _together(self, requests: Sequence[Request[list[Parameters], list[Appended]]]) -> None:
+        if len(requests) == 1:
+            try:
+                requests[0].result = self._alone(requests[0].work, uncertain=False)
+            except Exception as error:  # noqa: BLE001 - is raised again where the caller is
+                requests[0].error = error
+            return
+        try:
+            with self.pool.connection() as own:
+                placed = self._insert(
+                    own, [parameters for request in requests for parameters in request.work]
+                )
+        except (psycopg.Error, OnefoldError):
+            # One of them is in conflict, or the connection is gone: each caller tries by itself, and finds out.
+            return
+        first = 0
+        for request in requests:
+            request.result = placed[first : first + len(request.work)]
+            first += len(request.work)
+
+    def _alone(self, prepared: list[Parameters], *, uncertain: bool = True) -> list[Appended]:
+        """Append in a transaction of its own; `uncertain` says that an earlier try may have been committed."""
+        for attempt in range(1, ATTEMPTS + 1):
+            own = self.pool.getconn()
+            try:
+                if uncertain and (stored := self._stored(own, prepared)):
+                    return stored
+                return self._insert(own, prepared)
+            except psycopg.OperationalError as error:
+                passing = lost(error) or isinstance(error, psycopg.errors.TransactionRollback)
+                if attempt == ATTEMPTS or not passing:
+                    raise
+                uncertain = True
+            finally:
+                self.pool.putconn(own)
+        raise AssertionError("unreachable")
+
     def _insert(self, connection: psycopg.Connection[Any], prepared: Sequence[Parameters]) -> list[Appended]:
         now = time.monotonic()
         wake = now - self._last_wake >= WAKE_INTERVAL
+        cursor = raw_cursor(connection)
         try:
             if len(prepared) == 1:
-                cursor = connection.execute(self._append_one[wake], prepared[0], prepare=True)
-                rows = [Appended(*row[:3]) for row in cursor]
+                rows = [cursor.execute(self._append_one[wake], prepared[0], prepare=True).fetchone()]
             else:
                 columns = [list(column) for column in zip(*prepared, strict=True)]
-                cursor = connection.execute(self._append_many[wake], columns, prepare=True)
-                placed = {row[3]: Appended(*row[:3]) for row in cursor}
-                rows = [placed[parameters.event_id] for parameters in prepared]
+                found = cursor.execute(self._append_many[wake], columns, prepare=True).fetchall()
+                placed = {row[3]: row for row in found}
+                rows = [placed[parameters.event_id.bytes] for parameters in prepared]
         except psycopg.IntegrityError as error:
             raise self._conflict(connection, error, prepared) from error
         if wake:
             self._last_wake = now
-        return rows
+        return [row[:3] for row in rows]
 
     def _stored(
         self, connection: psycopg.Connection[Any], prepared: Sequence[Parameters]
     ) -> list[Appended] | None:
-        metas = {
-            meta.event_id: meta
+        found = {
+            record[4]: record
             for record in self.by_ids(connection, [parameters.event_id for parameters in prepared])
-            if (meta := meta_of(record))
         }
-        if len(metas) != len(prepared):
-            return None
-        found = (metas[parameters.event_id] for parameters in prepared)
-        return [Appended(meta.position, meta.recorded_at, meta.occurred_at) for meta in found]
+        placed: list[Appended] = []
+        for parameters in prepared:
+            record = found.get(parameters.event_id.bytes)
+            if record is None or (record[6], record[1]) != (parameters.stream, parameters.version):
+                return None
+            placed.append((record[0], record[3], record[2]))
+        return placed
 
     def _conflict(
         self,
@@ -172,28 +212,6 @@ class EventLog:
                 return VersionConflict(stream, version, found[stream])
         return VersionConflict(first.stream, first.version - 1, found[first.stream])
 
-    def _placed(
-        self,
-        events: Sequence[Event],
-        rows: Sequence[Appended],
-        prepared: Sequence[Parameters],
-        metadata: Mapping[str, Any] | None,
-    ) -> list[Event]:
-        return [
-            event.bound(
-                EventMeta(
-                    parameters.stream,
-                    parameters.version,
-                    row.position,
-                    occurred_at=row.occurred_at,
-                    recorded_at=row.recorded_at,
-                    event_id=parameters.event_id,
-                    metadata=metadata,
-                )
-            )
-            for event, row, parameters in zip(events, rows, prepared, strict=True)
-        ]
-
 
 class Parameters(NamedTuple):
     """The values of one event in the order of the insert."""
@@ -220,6 +238,23 @@ def _parameters(event: Event, metadata: str | None) -> Parameters:
         encode(event),
         metadata,
     )
+
+
+def _bound(event: Event, parameters: Parameters, placed: Appended) -> Event:
+    position, recorded_at, occurred_at = placed
+    record = (
+        position,
+        parameters.version,
+        occurred_at,
+        recorded_at,
+        parameters.event_id.bytes,
+        parameters.schema_version,
+        parameters.stream,
+        parameters.type_name,
+        None,
+        parameters.metadata,
+    )
+    return event.bound(meta_of(record))
 
 
 def _data(record: Record) -> str:

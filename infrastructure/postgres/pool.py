@@ -7,12 +7,26 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool
 
 from .columns import register
 from .wire import read_raw
 
-Pool = ConnectionPool[psycopg.Connection[Any]]
+
+class Connection(psycopg.Connection[Any]):
+    """A connection whose binary results are raw (see `wire.read_raw`)."""
+
+
+Pool = ConnectionPool[Connection]
+
+
+def raw_cursor(connection: psycopg.Connection[Any]) -> psycopg.Cursor[Any]:
+    """Return a cursor with raw binary results on any connection; on one of the pool's it costs nothing."""
+    cursor = connection.cursor(binary=True, row_factory=tuple_row)
+    if not isinstance(connection, Connection):
+        read_raw(cursor)
+    return cursor
 
 
 def configure(connection: psycopg.Connection[Any]) -> None:
@@ -27,6 +41,7 @@ def open_pool(url: str, *, size: int = 4, application: str = "onefold") -> Itera
     """Open a pool of up to `size` connections to `url`; they are opened when they are first needed."""
     pool: Pool = ConnectionPool(
         url,
+        connection_class=Connection,
         min_size=1,
         max_size=size,
         open=False,

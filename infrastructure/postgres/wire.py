@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import psycopg
+from psycopg.abc import AdaptContext
 from psycopg.pq import Format
 
 from ...domain.event import EventMeta
@@ -13,9 +11,9 @@ from ...projections.ports import Record
 _tuple = tuple.__new__
 
 
-def read_raw(connection: psycopg.Connection[Any]) -> None:
-    """Make binary results of `connection` give instants as microseconds since 2000-01-01 UTC and uuids as bytes."""
-    adapters = connection.adapters
+def read_raw(target: AdaptContext) -> None:
+    """Make binary results of a connection or cursor give instants as microseconds since 2000-01-01 UTC and uuids as bytes."""
+    adapters = target.adapters
     int8 = adapters.get_loader(adapters.types["int8"].oid, Format.BINARY)
     bytea = adapters.get_loader(adapters.types["bytea"].oid, Format.BINARY)
     if int8 is None or bytea is None:

@@ -6,7 +6,7 @@ from functools import cache
 from importlib import resources
 from typing import LiteralString, cast
 
-from psycopg.sql import SQL, Composable, Composed
+from psycopg.sql import SQL, Composable
 
 
 @cache
@@ -14,6 +14,9 @@ def _text(name: str) -> LiteralString:
     return cast("LiteralString", resources.files(__package__).joinpath(f"{name}.sql").read_text("utf-8"))
 
 
-def statement(name: str, **identifiers: Composable) -> Composed:
-    """Return the statement of file `name`.sql with its identifiers filled in."""
-    return SQL(_text(name)).format(**identifiers)
+def statement(name: str, **identifiers: Composable) -> bytes:
+    """Return the statement of file `name`.sql with its identifiers filled in, ready to be sent.
+
+    As bytes, because psycopg keeps what it learned of a text by the text; a composed one is joined at every call.
+    """
+    return SQL(_text(name)).format(**identifiers).as_bytes(None)

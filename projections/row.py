@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict
@@ -44,9 +45,20 @@ class Row(BaseModel):
         unknown = [name for name in cls.key_fields if name not in cls.model_fields]
         if unknown:
             raise DeclarationError(f"{cls.__name__}: key field {unknown[0]!r} is not a field of the row")
-        hidden = [name for name in cls.model_fields if name.startswith("_") or name == "key_fields"]
-        if hidden:
-            raise DeclarationError(f"{cls.__name__}: field {hidden[0]!r} has a name that the engine uses")
+        taken = {"key_fields", "evolve"} & set(cls.model_fields)
+        if taken:
+            raise DeclarationError(
+                f"{cls.__name__}: field {min(taken)!r} has a name that Row uses; rename it"
+            )
+        if cls.__private_attributes__:
+            raise DeclarationError(
+                f"{cls.__name__}: {min(cls.__private_attributes__)!r} would not be kept in the table; "
+                "make it a field without an underscore"
+            )
+        cached = [name for name, value in vars(cls).items() if isinstance(value, cached_property)]
+        if cached:
+            # Its value would stand among the fields of the row, and be copied to the next one.
+            raise DeclarationError(f"{cls.__name__}: {cached[0]!r} is a cached property; make it a property")
 
     def evolve(self, **changes: Any) -> Self:
         """Return a row with these fields changed; as with `model_copy(update=...)` the values are not validated.

@@ -113,6 +113,8 @@ class Projection(BaseProjection, Generic[R]):
             raise DeclarationError(f"projection {self.name}: on() needs at least one event class")
 
         def declare(fold: Fold[R, E]) -> Fold[R, E]:
+            if inspect.iscoroutinefunction(fold):
+                raise DeclarationError(f"projection {self.name}: a fold must be a plain function")
             for event_class in event_classes:
                 if event_class in self.folds:
                     raise DeclarationError(
@@ -162,14 +164,25 @@ def projection(
     *,
     events: Iterable[type[Event]],
     key: KeyOf | None = None,
+    log: str = "events",
     version: int = 1,
     on_failure: Policy | None = None,
     lease: float = 5.0,
+    registry: Registry = shared_registry,
 ) -> Callable[[Fold[R, Any]], Projection[R]]:
     """Make a projection of one plain function that folds all of `events`; see `Projection`."""
 
     def declare(fold: Fold[R, Any]) -> Projection[R]:
-        made = Projection(name, row, key=key, version=version, on_failure=on_failure, lease=lease)
+        made = Projection(
+            name,
+            row,
+            key=key,
+            log=log,
+            version=version,
+            on_failure=on_failure,
+            lease=lease,
+            registry=registry,
+        )
         made.on(*events)(fold)
         return made
 
@@ -196,8 +209,11 @@ class SqlProjection(BaseProjection):
         version: int = 1,
         on_failure: Policy | None = None,
         lease: float = 5.0,
+        registry: Registry = shared_registry,
     ) -> None:
-        super().__init__(name, log=log, version=version, on_failure=on_failure, lease=lease)
+        super().__init__(
+            name, log=log, version=version, on_failure=on_failure, lease=lease, registry=registry
+        )
         self.tables = tuple(tables)
         self.create = create
         self.statements = tuple(statements)
@@ -254,6 +270,10 @@ class Handler(BaseProjection):
 
     def event_classes(self) -> frozenset[type[Event]] | None:
         return frozenset(self.handlers)
+
+    def fingerprint(self) -> str:
+        text = json.dumps([self.version, self.log, self.tables, self.create])
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 AnyProjection = Projection[Any] | SqlProjection | Handler

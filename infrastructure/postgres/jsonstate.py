@@ -44,8 +44,7 @@ def json_of(state: bytes) -> JsonState | None:
         return None
     if not isinstance(value, (dict, list)):
         return None
-    # An escaped backslash before "u0000" is taken for a NUL too: such a state is merely kept as bytes.
-    if "\\u0000" in text or (_SURROGATE.search(text) and _SURROGATE.search(_PAIR.sub("", text))):
+    if "\\u" in text and _refused(text):
         return None
     if text.count("[") + text.count("{") > DEEPEST and _depth(text) > DEEPEST:
         return None
@@ -65,7 +64,14 @@ def timestamp_of(value: Any) -> datetime | None:
         instant = datetime.fromisoformat(stamp)
     except ValueError:
         return None
-    return None if instant.utcoffset() is None else instant
+    # At the ends of the calendar the instant has no date in UTC, and could not be read again.
+    return None if instant.utcoffset() is None or not 1 < instant.year < 9999 else instant
+
+
+def _refused(text: str) -> bool:
+    # What follows an escaped backslash is no escape.
+    escapes = text.replace("\\\\", "_")
+    return "\\u0000" in escapes or _SURROGATE.search(_PAIR.sub("", escapes)) is not None
 
 
 def _depth(text: str) -> int:

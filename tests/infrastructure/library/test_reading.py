@@ -1,4 +1,4 @@
-"""Notifications and subscriptions: nothing that is committed late is skipped, and nobody waits for a strangers' work."""
+"""Notifications and subscriptions: nothing that is committed late is skipped, nobody waits for strangers."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import types
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from struct import Struct, pack
 from types import NoneType
@@ -23,12 +23,15 @@ import psycopg
 from psycopg.abc import Buffer
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
+from pydantic import AwareDatetime, FutureDate, FutureDatetime, PastDate, PastDatetime
 from pydantic_core import to_json
 
 from ...domain.instant import microseconds
 from ...projections.row import Row
 
 _EPOCH_DAY = date(2000, 1, 1).toordinal()
+# With its zone's offset a datetime can lie beyond what Python reads back in UTC.
+_YEARS = (microseconds(datetime.min.replace(tzinfo=UTC)), microseconds(datetime.max.replace(tzinfo=UTC)))
 _HEADER = Struct(">iiIii")
 _NULL = pack(">i", -1)
 
@@ -68,21 +71,26 @@ class Column:
 
 
 class _Memo(dict[Any, bytes]):
-    """Elements by value, length included; emptied when it holds too many."""
+    """Elements of short values, length included; emptied when it holds too many. Threads may share one."""
 
     LIMIT = 200_000
+    LONGEST = 64
 
     def __init__(self, encode: Callable[[Any], bytes]) -> None:
         self._encode = encode
         self[None] = _NULL
 
     def __missing__(self, value: Any) -> bytes:
+        if value is None:
+            # Another thread is emptying it.
+            return _NULL
         body = self._encode(value)
-        if len(self) >= self.LIMIT:
-            self.clear()
-            self[None] = _NULL
         element = len(body).to_bytes(4, "big") + body
-        self[value] = element
+        if len(body) <= self.LONGEST:
+            if len(self) >= self.LIMIT:
+                self.clear()
+                self[None] = _NULL
+            self[value] = element
         return element
 
 
@@ -121,25 +129,24 @@ def _fixed(
     code: str,
     size: int,
     convert: Callable[[Any], Any] | None = None,
+    bounds: tuple[int, int] | None = None,
 ) -> Callable[[Sequence[Any]], Packed]:
-    """Return a packer for elements of `size` bytes that struct writes as `code`."""
+    """Return a packer for elements of `size` bytes that struct writes as `code`, converted ones within `bounds`."""
     kinds = frozenset({kind})
     element = Struct(f">i{code}").pack
 
     def packer(values: Sequence[Any]) -> Packed:
         nulls = _check(values, kinds)
         header = _HEADER.pack(1, nulls, element_oid, len(values), 1)
+        if convert is not None:
+            values = [None if value is None else convert(value) for value in values]
+            if bounds is not None:
+                _check_bounds(values, bounds)
         if nulls:
-            return _made(
-                array_oid,
-                header
-                + b"".join(
-                    _NULL if value is None else element(size, value if convert is None else convert(value))
-                    for value in values
-                ),
-            )
+            elements = (_NULL if value is None else element(size, value) for value in values)
+            return _made(array_oid, header + b"".join(elements))
         flat = [size] * (2 * len(values))
-        flat[1::2] = values if convert is None else [convert(value) for value in values]
+        flat[1::2] = values
         return _made(array_oid, header + pack(f">{('i' + code) * len(values)}", *flat))
 
     return packer
@@ -157,6 +164,12 @@ def _check(values: Sequence[Any], kinds: frozenset[type]) -> bool:
             if value is not None and type(value) not in kinds:
                 raise TypeError(f"expected {wanted}, found {type(value).__name__} {value!r}")
     return nulls
+
+
+def _check_bounds(values: Sequence[int | None], bounds: tuple[int, int]) -> None:
+    known = [value for value in values if value is not None]
+    if known and (min(known) < bounds[0] or max(known) > bounds[1]):
+        raise ValueError("expected an instant of the years 1 to 9999 in UTC, found one beyond them")
 
 
 def _made(array_oid: int, data: bytes) -> Packed:
@@ -191,14 +204,30 @@ _COLUMNS: dict[Any, tuple[str, str, Callable[[Sequence[Any]], Packed], bool]] = 
         _array(25, 1009, frozenset({Decimal}), lambda value: str(value).encode()),
         True,
     ),
-    datetime: ("timestamptz", "timestamptz", _fixed(1184, 1185, datetime, "q", 8, microseconds), True),
+    datetime: (
+        "timestamptz",
+        "timestamptz",
+        _fixed(1184, 1185, datetime, "q", 8, microseconds, _YEARS),
+        True,
+    ),
     date: ("date", "date", _fixed(1082, 1182, date, "i", 4, _day), True),
     UUID: ("uuid", "uuid", _array(2950, 2951, frozenset({UUID}), lambda value: value.bytes), True),
 }
 
 
+# At run time these are classes of their own.
+_CONSTRAINED: dict[Any, Any] = {
+    AwareDatetime: datetime,
+    PastDatetime: datetime,
+    FutureDatetime: datetime,
+    PastDate: date,
+    FutureDate: date,
+}
+
+
 def _enum(value: enum.Enum) -> bytes:
-    return str(value.value).encode()
+    text: str = value.value
+    return text.encode()
 
 
 def _pack_json(values: Sequence[Any]) -> Packed:
@@ -214,10 +243,14 @@ def _column(name: str, annotation: Any) -> Column:
     kind = _without_none(annotation)
     if get_origin(kind) is Literal and all(isinstance(value, str) for value in get_args(kind)):
         return Column(name, "text", "text", _PACK_TEXT, True)
-    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+    if (
+        isinstance(kind, type)
+        and issubclass(kind, enum.Enum)
+        and all(isinstance(member.value, str) for member in kind)
+    ):
         return Column(name, "text", "text", _array(25, 1009, frozenset({kind}), _enum), False)
     # bool before int and datetime before date are told apart by exact type.
-    known = _COLUMNS.get(kind)
+    known = _COLUMNS.get(_CONSTRAINED.get(kind, kind))
     if known is None:
         return Column(name, "jsonb", "text", _pack_json, False)
     return Column(name, *known)

@@ -33,6 +33,9 @@ BATCH = 1000
 ATTEMPTS = 12
 """Tries of a batch against writers of the same streams; each loses only when another has won."""
 
+PATIENCE = 60
+"""Seconds to ask for the fate of a transaction whose answer was lost."""
+
 RETRIED = (
     VersionConflict,
     DuplicateEventId,
@@ -179,13 +182,20 @@ class Importer:
 
     def _committed(self, decision: _Decision) -> bool:
         """Tell what became of a transaction whose answer was lost on the way."""
-        status = "in progress" if decision.transaction else None
-        while status == "in progress":
+        if not decision.transaction:
+            return False
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                with self.log.pool.connection() as connection:
+                    found = connection.execute(self._status, (decision.transaction,)).fetchone()
+            except psycopg.OperationalError as error:
+                if not lost(error) or time.monotonic() > until:
+                    raise
+            else:
+                if found is None or found[0] != "in progress" or time.monotonic() > until:
+                    return found is not None and found[0] == "committed"
             time.sleep(0.05)
-            with self.log.pool.connection() as connection:
-                found = connection.execute(self._status, (decision.transaction,)).fetchone()
-            status = found[0] if found else None
-        return status == "committed"
 
     def _known(self, connection: psycopg.Connection[Any], ids: Sequence[UUID]) -> dict[UUID, Known]:
         known: dict[UUID, Known] = {}

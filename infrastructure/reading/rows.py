@@ -137,7 +137,8 @@ class Rows:
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
         columns = self._header(reader, lines)
         if isinstance(columns, str):
-            yield Row(file, 1, {}, columns)
+            if not lines.damage:
+                yield Row(file, 1, {}, columns)
             return
         self._layout = delimiter, columns
         self.columns.update(columns)
@@ -185,8 +186,6 @@ class Rows:
             columns = next(reader, None)
         except csv.Error as error:
             return f"is not a header: {_plain(error)}; no row of the file was read"
-        if columns is None and lines.damage:
-            return "the header cannot be read; no row of the file was read"
         if not columns:
             return "the file has no header line; no row of it was read"
         fault = _flaw(lines.taken)

@@ -16,17 +16,26 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from struct import Struct, pack
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, LiteralString, get_args, get_origin
 from uuid import UUID
 
 import psycopg
 from psycopg.abc import Buffer
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
-from pydantic import AwareDatetime, FutureDate, FutureDatetime, PastDate, PastDatetime
-from pydantic_core import to_json
+from pydantic import (
+    AwareDatetime,
+    ConfigDict,
+    FutureDate,
+    FutureDatetime,
+    PastDate,
+    PastDatetime,
+    TypeAdapter,
+)
+from pydantic.errors import PydanticUserError
+from pydantic.fields import FieldInfo
 
-from ...domain.instant import microseconds
+from ...domain.instant import ensure_aware, microseconds
 from ...projections.row import Row
 
 _EPOCH_DAY = date(2000, 1, 1).toordinal()
@@ -60,14 +69,14 @@ def _dumper_for(array_oid: int) -> type[_PackedDumper]:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its name, its SQL type, the type that its values are sent as, and the packer of a column."""
+    """One column: its name, its SQL type, the type that its values are sent and read as, and the packer of a column."""
 
     name: str
-    sql_type: str
-    sent_as: str
+    sql_type: LiteralString
+    sent_as: LiteralString
     pack: Callable[[Sequence[Any]], Packed]
-    plain: bool
-    """Whether psycopg gives back what the row model holds, so that a stored row needs no validation."""
+    read: Callable[[Any], Any] | None = None
+    """From what psycopg gives back, other than None, to what the row model holds; None where it is the same."""
 
 
 class _Memo(dict[Any, bytes]):
@@ -193,25 +202,36 @@ def _day(value: date) -> int:
 
 
 _PACK_TEXT = _array(25, 1009, frozenset({str}), str.encode, memo=True)
-_COLUMNS: dict[Any, tuple[str, str, Callable[[Sequence[Any]], Packed], bool]] = {
-    str: ("text", "text", _PACK_TEXT, True),
-    bool: ("boolean", "boolean", _fixed(16, 1000, bool, "?", 1), True),
-    int: ("bigint", "bigint", _fixed(20, 1016, int, "q", 8), True),
-    float: ("double precision", "double precision", _fixed(701, 1022, float, "d", 8), True),
+_pack_microseconds = _fixed(1184, 1185, datetime, "q", 8, microseconds, _YEARS)
+
+
+def _pack_instants(values: Sequence[Any]) -> Packed:
+    try:
+        return _pack_microseconds(values)
+    except TypeError:
+        for value in values:
+            if type(value) is datetime:
+                ensure_aware("the value", value)
+        raise
+
+
+_COLUMNS: dict[Any, tuple[LiteralString, LiteralString, Callable[[Sequence[Any]], Packed]]] = {
+    str: ("text", "text", _PACK_TEXT),
+    bool: ("boolean", "boolean", _fixed(16, 1000, bool, "?", 1)),
+    int: ("bigint", "bigint", _fixed(20, 1016, int, "q", 8)),
+    float: ("double precision", "double precision", _fixed(701, 1022, float, "d", 8)),
     Decimal: (
         "numeric",
         "text",
         _array(25, 1009, frozenset({Decimal}), lambda value: str(value).encode()),
-        True,
     ),
     datetime: (
         "timestamptz",
         "timestamptz",
-        _fixed(1184, 1185, datetime, "q", 8, microseconds, _YEARS),
-        True,
+        _pack_instants,
     ),
-    date: ("date", "date", _fixed(1082, 1182, date, "i", 4, _day), True),
-    UUID: ("uuid", "uuid", _array(2950, 2951, frozenset({UUID}), lambda value: value.bytes), True),
+    date: ("date", "date", _fixed(1082, 1182, date, "i", 4, _day)),
+    UUID: ("uuid", "uuid", _array(2950, 2951, frozenset({UUID}), lambda value: value.bytes)),
 }
 
 
@@ -230,34 +250,52 @@ def _enum(value: enum.Enum) -> bytes:
     return text.encode()
 
 
-def _pack_json(values: Sequence[Any]) -> Packed:
-    return _PACK_TEXT([None if value is None else to_json(value).decode() for value in values])
+def _json_column(name: str, info: FieldInfo) -> Column:
+    kind: Any = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(kind, config=ConfigDict(ser_json_inf_nan="constants"))
+    except PydanticUserError:
+        # A model has its own configuration.
+        adapter = TypeAdapter(kind)
+
+    def packer(values: Sequence[Any]) -> Packed:
+        return _PACK_TEXT(
+            [
+                None if value is None else adapter.dump_json(value, warnings="error").decode()
+                for value in values
+            ]
+        )
+
+    def read(text: str) -> Any:
+        return adapter.validate_json(text, by_alias=False, by_name=True)
+
+    return Column(name, "jsonb", "text", packer, read)
 
 
 def columns_of(row: type[Row]) -> tuple[Column, ...]:
     """Return the columns of a row model, in the order of its fields."""
-    return tuple(_column(name, info.annotation) for name, info in row.model_fields.items())
+    return tuple(_column(name, info) for name, info in row.model_fields.items())
 
 
-def _column(name: str, annotation: Any) -> Column:
-    kind = _without_none(annotation)
+def _column(name: str, info: FieldInfo) -> Column:
+    kind = _without_none(info.annotation)
     if get_origin(kind) is Literal and all(isinstance(value, str) for value in get_args(kind)):
-        return Column(name, "text", "text", _PACK_TEXT, True)
+        return Column(name, "text", "text", _PACK_TEXT)
     if (
         isinstance(kind, type)
         and issubclass(kind, enum.Enum)
         and all(isinstance(member.value, str) for member in kind)
     ):
-        return Column(name, "text", "text", _array(25, 1009, frozenset({kind}), _enum), False)
+        return Column(name, "text", "text", _array(25, 1009, frozenset({kind}), _enum), kind)
     # bool before int and datetime before date are told apart by exact type.
     known = _COLUMNS.get(_CONSTRAINED.get(kind, kind))
     if known is None:
-        return Column(name, "jsonb", "text", _pack_json, False)
+        return _json_column(name, info)
     return Column(name, *known)
 
 
 def _without_none(annotation: Any) -> Any:
-    while get_origin(annotation) is typing.Annotated:
+    while get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     if get_origin(annotation) in (typing.Union, types.UnionType):
         rest = [part for part in get_args(annotation) if part is not type(None)]

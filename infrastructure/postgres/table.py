@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import psycopg
-from psycopg.sql import SQL, Composed, Identifier
+from psycopg.sql import SQL, Composable, Composed, Identifier
 
 from ...projections.ports import Kept, Key
 from ...projections.projection import Projection
@@ -34,7 +34,9 @@ class Table:
             for name in projection.row.key_fields
         )
         self.name = Identifier(READ, projection.name)
-        self._plain = all(column.plain for column in self.columns)
+        self._reads = tuple(
+            (place, column.read) for place, column in enumerate(self.columns) if column.read is not None
+        )
         self._names = tuple(column.name for column in self.columns)
         self._key_places = tuple(self._names.index(column.name) for column in self.keys)
         self._select = self._select_statement()
@@ -47,7 +49,7 @@ class Table:
         lines = [
             SQL("{} {}{}").format(
                 Identifier(column.name),
-                SQL(column.sql_type),  # type: ignore[arg-type]  # one of the literals in columns.py
+                SQL(column.sql_type),
                 SQL(' COLLATE "C" NOT NULL' if column.sql_type == "text" else " NOT NULL")
                 if column in self.keys
                 else SQL(""),
@@ -67,19 +69,23 @@ class Table:
 
         A connection that reads records raw needs `binary=False`: its binary results give no datetimes.
         """
-        packed = [column.pack([key[i] for key in keys]) for i, column in enumerate(self.keys)]
+        packed = [
+            self._packed(column, [key[place] for key in keys], keys) for place, column in enumerate(self.keys)
+        ]
         found = connection.execute(self._select, packed, prepare=True, binary=binary).fetchall()
+        if self._reads:
+            found = [self._read(values) for values in found]
         places, build = self._key_places, self._built
         return {tuple(values[place] for place in places): (values[-1], build(values)) for values in found}
 
     def all(self, connection: psycopg.Connection[Any]) -> list[Any]:
         """Return every row, in the order of the key."""
         found = connection.execute(
-            SQL("SELECT {} FROM {} ORDER BY {}").format(
-                SQL(", ").join(map(Identifier, self._names)), self.name, _joined(self.keys)
+            SQL("SELECT {} FROM {} t ORDER BY {}").format(
+                SQL(", ").join(_stored(column) for column in self.columns), self.name, _joined(self.keys)
             )
         )
-        return [self.row.model_validate(dict(zip(self._names, values, strict=True))) for values in found]
+        return [self._built(self._read(values)) for values in found]
 
     def merge(self, connection: psycopg.Connection[Any], changes: Mapping[Key, Kept]) -> None:
         """Write changed rows; a row that is None is removed. Raises TypeError or ValueError naming a misfit field."""
@@ -89,6 +95,8 @@ class Table:
         else:
             rows = [row.__dict__ for _, row in changes.values()]
         columns = list(zip(*(row.values() for row in rows), strict=True))
+        for place, key_place in enumerate(self._key_places):
+            self._require_same(columns[key_place], [key[place] for key in changes], changes)
         packed = [
             self._packed(column, values, changes)
             for column, values in zip(self.columns, columns, strict=True)
@@ -115,13 +123,27 @@ class Table:
                     ) from error
             raise
 
+    def _require_same(self, found: Sequence[Any], expected: Sequence[Any], keys: Iterable[Key]) -> None:
+        if list(found) != expected:
+            for key, one, other in zip(keys, found, expected, strict=True):
+                if one != other:
+                    row = ", ".join(str(part) for part in key)
+                    raise ValueError(
+                        f"row {row}: expected a row with this key, found one with the key {one}; "
+                        "a fold must keep the key that the event leads to"
+                    )
+
+    def _read(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        fields = list(values)
+        for place, read in self._reads:
+            if fields[place] is not None:
+                fields[place] = read(fields[place])
+        return tuple(fields)
+
     def _built(self, values: tuple[Any, ...]) -> Row:
-        fields = dict(zip(self._names, values, strict=False))
-        if not self._plain:
-            return self.row.model_validate(fields)
         cls = self.row
         row = cls.__new__(cls)
-        _set(row, "__dict__", fields)
+        _set(row, "__dict__", dict(zip(self._names, values, strict=False)))
         _set(row, "__pydantic_fields_set__", set(self._names))
         _set(row, "__pydantic_extra__", None)
         _set(row, "__pydantic_private__", None)
@@ -131,7 +153,7 @@ class Table:
         return SQL(
             "SELECT {columns}, t.{position} FROM {table} t JOIN unnest({arrays}) AS k ({keys}) ON {match}"
         ).format(
-            columns=SQL(", ").join(SQL("t.{}").format(Identifier(name)) for name in self._names),
+            columns=SQL(", ").join(_stored(column) for column in self.columns),
             position=Identifier(POSITION),
             table=self.name,
             arrays=SQL(", ").join(_array(column) for column in self.keys),
@@ -141,7 +163,7 @@ class Table:
 
     def _merge_statement(self, *, with_removals: bool) -> Composed:
         rest = [column for column in self.columns if column not in self.keys]
-        arrays = [_array(column) for column in self.columns]
+        arrays: list[Composable] = [_array(column) for column in self.columns]
         arrays.append(SQL("%b::bigint[]"))
         names = [*(Identifier(name) for name in self._names), Identifier(POSITION)]
         source = list(names)
@@ -169,13 +191,17 @@ class Table:
 
 
 def _array(column: Column) -> Composed:
-    return SQL("%b::{}[]").format(SQL(column.sent_as))  # type: ignore[arg-type]  # literals of columns.py
+    return SQL("%b::{}[]").format(SQL(column.sent_as))
+
+
+def _stored(column: Column) -> Composed:
+    return SQL("t.{}::text" if column.sql_type == "jsonb" else "t.{}").format(Identifier(column.name))
 
 
 def _value(column: Column) -> Composed:
     if column.sent_as == column.sql_type:
         return SQL("s.{}").format(Identifier(column.name))
-    return SQL("s.{}::{}").format(Identifier(column.name), SQL(column.sql_type))  # type: ignore[arg-type]
+    return SQL("s.{}::{}").format(Identifier(column.name), SQL(column.sql_type))
 
 
 def _joined(columns: Iterable[Column]) -> Composed:
@@ -187,7 +213,7 @@ def _match(keys: Iterable[Column], other: str) -> Composed:
         SQL("t.{0} = {1}.{0}::{2}").format(
             Identifier(column.name),
             Identifier(other),
-            SQL(column.sql_type),  # type: ignore[arg-type]
+            SQL(column.sql_type),
         )
         for column in keys
     )

@@ -34,7 +34,7 @@ $(STAMP): requirements.lock pyproject.toml | $(PY)
 	@touch $@
 
 demo: setup
-	$(PY) -m onefold.infrastructure.cli demo
+	.venv/bin/onefold demo $(ARGS)
 
 test: setup
 	$(PY) -m pytest -n $(WORKERS) -m "not soak" $(ARGS)

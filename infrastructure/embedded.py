@@ -237,13 +237,14 @@ class EmbeddedServer:
             ) from error
 
     def _ensure_running(self) -> postmaster.Postmaster:
-        while (server := self._find()) is not None and server.state == "stopping":
-            time.sleep(_POLL_SECONDS)
+        server = self._find()
+        if server is not None:
+            # It may be on its way up or down, left there by a process that was killed.
+            server = self._await_ready(server.pid)
         if server is None:
             programs = _programs()
             self._initialise(programs)
-            self._launch(programs)
-        server = self._await_ready()
+            server = self._launch(programs)
         self._ensure_database(server)
         return server
 
@@ -314,7 +315,7 @@ class EmbeddedServer:
         except OSError:
             return None
 
-    def _launch(self, programs: Path) -> None:
+    def _launch(self, programs: Path) -> postmaster.Postmaster:
         if postmaster.stale(self.data):
             # The pid in the file is another process's by now.
             (self.data / "postmaster.pid").unlink()
@@ -327,7 +328,17 @@ class EmbeddedServer:
         if log.exists() and log.stat().st_size > _LOG_BYTES:
             log.replace(log.with_suffix(".log.1"))
         deadline = time.monotonic() + LEFTOVER_SECONDS
-        while not self._await_start(self._run(runner, programs, log)):
+        while True:
+            pid = self._run(runner, programs, log)
+            try:
+                server = self._await_ready(pid)
+            except BaseException:
+                # It may have no pid file yet, without which nobody else finds it.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGINT)
+                raise
+            if server is not None:
+                return server
             tail = self._log_tail()
             if _STILL_IN_USE not in tail or time.monotonic() > deadline:
                 raise EmbeddedServerError(
@@ -353,36 +364,20 @@ class EmbeddedServer:
         )
         return int(result.stdout)
 
-    def _await_start(self, pid: int) -> bool:
-        """Wait until the server `pid` has its pid file; return False if it ended."""
-        try:
-            while (server := self._find()) is None or server.pid != pid:
-                if not postmaster.alive(pid):
-                    return False
-                time.sleep(_POLL_SECONDS)
-        except BaseException:
-            # Without a pid file nobody else could find it.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGINT)
-            raise
-        return True
-
-    def _await_ready(self) -> postmaster.Postmaster:
+    def _await_ready(self, pid: int) -> postmaster.Postmaster | None:
+        """Wait until the server with `pid` takes connections; return None if it ended."""
         deadline = time.monotonic() + START_SECONDS
-        while True:
+        while postmaster.alive(pid):
             server = self._find()
-            if server is None:
-                raise EmbeddedServerError(
-                    f"expected the server on {self.data} to become ready, found that it ended. {self._log_tail()}"
-                )
-            if server.ready:
+            if server is not None and server.pid == pid and server.ready:
                 return server
             if time.monotonic() > deadline:
                 raise EmbeddedServerError(
-                    f"expected the server on {self.data} to become ready within {START_SECONDS:.0f} seconds, found "
-                    f"it still starting. {self._log_tail()}"
+                    f"expected the server with pid {pid} on {self.data} to become ready within {START_SECONDS:.0f} "
+                    f"seconds, found it still starting. {self._log_tail()}"
                 )
             time.sleep(_POLL_SECONDS)
+        return None
 
     def _log_tail(self) -> str:
         log = self.data / "server.log"

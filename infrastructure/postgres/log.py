@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -23,8 +23,9 @@ from .pool import Pool, raw_cursor
 from .sql import statement
 from .wire import meta_of
 
+T = TypeVar("T")
 END = 2**63 - 1
-ATTEMPTS = 3
+ATTEMPTS = 5
 """Tries of an append whose connection is lost, or whose transaction the server gave up for another's sake."""
 
 WAKE_INTERVAL = 0.005
@@ -80,6 +81,7 @@ class EventLog:
             reject_unstorable_metadata(metadata)
             extra = to_json(metadata).decode()
         prepared = [_parameters(event, extra) for event in events]
+        _require_sequence(prepared)
         if connection is not None:
             placed = self._insert(connection, prepared)
         elif len(prepared) >= BULK:
@@ -91,9 +93,20 @@ class EventLog:
     def load(self, stream: str, *, after: int = 0, upto: int = END) -> list[Event]:
         """Return the stream's events with versions above `after` and up to `upto`, in order."""
         registry = self.registry
-        with self.pool.connection() as connection:
-            records = self.records(connection, stream, after, upto)
+        records = self.reading(lambda connection: self.records(connection, stream, after, upto))
         return [registry.decode(record[7], record[5], _data(record), meta_of(record)) for record in records]
+
+    def reading(self, work: Callable[[psycopg.Connection[Any]], T]) -> T:
+        """Return what `work` reads on a connection of the pool; another one is tried when it is lost."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                with self.pool.connection() as connection:
+                    return work(connection)
+            except psycopg.OperationalError as error:
+                if attempt == ATTEMPTS or not lost(error):
+                    raise
+            self.pool.check()
+        raise AssertionError("unreachable")
 
     def records(
         self, connection: psycopg.Connection[Any], stream: str, after: int = 0, upto: int = END
@@ -109,8 +122,8 @@ class EventLog:
 
     def versions(self, connection: psycopg.Connection[Any], streams: Sequence[str]) -> dict[str, int]:
         """Return the present version of each stream, 0 for one without events."""
-        cursor = connection.execute(self._stream_versions, (list(streams),), prepare=True, binary=True)
-        return dict(cursor.fetchall())
+        cursor = raw_cursor(connection)
+        return dict(cursor.execute(self._stream_versions, (list(streams),), prepare=True).fetchall())
 
     def event(self, record: Record) -> Event:
         """Return the decoded event of a record."""
@@ -149,8 +162,18 @@ class EventLog:
                 if attempt == ATTEMPTS or not passing:
                     raise
                 uncertain = True
+            except (VersionConflict, DuplicateEventId) as conflict:
+                # The earlier try may have been under way on the server until now.
+                if uncertain and (stored := self._stored(own, prepared)):
+                    return stored
+                # The event before ours was committed after ours had drawn its position.
+                overtaken = isinstance(conflict, VersionConflict) and conflict.expected == conflict.found
+                if attempt == ATTEMPTS or not overtaken:
+                    raise
             finally:
                 self.pool.putconn(own)
+            if uncertain:
+                self.pool.check()
         raise AssertionError("unreachable")
 
     def _insert(self, connection: psycopg.Connection[Any], prepared: Sequence[Parameters]) -> list[Appended]:
@@ -195,7 +218,9 @@ class EventLog:
         constraint = error.diag.constraint_name or ""
         first = prepared[0]
         if constraint.endswith("event_id_key"):
-            return DuplicateEventId(first.event_id, first.stream)
+            detail = error.diag.message_detail or ""
+            taken = next((each for each in prepared if str(each.event_id) in detail), first)
+            return DuplicateEventId(taken.event_id, taken.stream)
         if not constraint.endswith("stream_version_key") and constraint != "no_hole_in_stream":
             return error
         expected: dict[str, int] = {}
@@ -238,6 +263,15 @@ def _parameters(event: Event, metadata: str | None) -> Parameters:
         encode(event),
         metadata,
     )
+
+
+def _require_sequence(prepared: Sequence[Parameters]) -> None:
+    last: dict[str, int] = {}
+    for parameters in prepared:
+        known = last.get(parameters.stream)
+        if known is not None and parameters.version != known + 1:
+            raise VersionConflict(parameters.stream, parameters.version - 1, known)
+        last[parameters.stream] = parameters.version
 
 
 def _bound(event: Event, parameters: Parameters, placed: Appended) -> Event:

@@ -43,8 +43,7 @@ class Repository(Generic[A]):
         events are read in the caller's transaction.
         """
         if connection is None:
-            with self.log.pool.connection() as own:
-                return self._get(own, key, version)
+            return self.log.reading(lambda own: self._get(own, key, version))
         return self._get(connection, key, version)
 
     def _get(self, connection: psycopg.Connection[Any], key: str, version: int | None) -> A:

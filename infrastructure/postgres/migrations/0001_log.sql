@@ -50,7 +50,8 @@ BEGIN
     $ddl$, log);
     EXECUTE format('CREATE TRIGGER before_append BEFORE INSERT ON %s'
         ' FOR EACH STATEMENT EXECUTE FUNCTION onefold.before_append()', log);
-    -- The unique key refuses forks, this refuses holes: a version follows one that is committed or comes with it.
+    -- The unique key refuses forks, this refuses holes: a version follows one that is committed or comes with it, and
+    -- that stands before it in the log.
     -- A function of its own for each log, so that its query is planned once a session.
     EXECUTE format($ddl$
         CREATE FUNCTION %2$s() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $check$
@@ -58,8 +59,9 @@ BEGIN
             gap record;
         BEGIN
             SELECT a.stream, a.version INTO gap FROM appended a
-            WHERE a.version > 1 AND
-                (SELECT 1 FROM %1$s l WHERE l.stream = a.stream AND l.version = a.version - 1) IS NULL
+            WHERE a.version > 1 AND (
+                SELECT l.position < a.position FROM %1$s l WHERE l.stream = a.stream AND l.version = a.version - 1
+            ) IS NOT TRUE
             LIMIT 1;
             IF FOUND THEN
                 RAISE EXCEPTION 'hole in stream %%: version %% does not follow version %%',

@@ -73,7 +73,7 @@ class Proxy:
 
     def __init__(self, database_url: str) -> None:
         parameters = conninfo_to_dict(database_url)
-        self._target = f"{parameters['host']}/.s.PGSQL.{parameters.get('port', 5432)}"
+        self._host, self._port = str(parameters["host"]), int(parameters.get("port") or 5432)
         self._listener = socket.create_server(("127.0.0.1", 0))
         port = self._listener.getsockname()[1]
         self.url = make_conninfo(database_url, host="127.0.0.1", port=port, sslmode="disable")
@@ -101,6 +101,13 @@ class Proxy:
         for thread in self._threads:
             thread.join()
 
+    def _connect(self) -> socket.socket:
+        if not self._host.startswith("/"):
+            return socket.create_connection((self._host, self._port))
+        server = socket.socket(socket.AF_UNIX)
+        server.connect(f"{self._host}/.s.PGSQL.{self._port}")
+        return server
+
     def _start(self, function: Callable[..., None], *arguments: Any) -> None:
         thread = threading.Thread(target=function, args=arguments, daemon=True)
         self._threads.append(thread)
@@ -112,8 +119,7 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            server = socket.socket(socket.AF_UNIX)
-            server.connect(self._target)
+            server = self._connect()
             self._sockets += (client, server)
             self._start(self._forward, client, server, False)
             self._start(self._forward, server, client, True)
@@ -135,8 +141,6 @@ class Proxy:
 @pytest.fixture
 def proxy(database_url: str) -> Iterator[Proxy]:
     """A way to the server that can lose answers; its address is `proxy.url`."""
-    if not conninfo_to_dict(database_url).get("host", "").startswith("/"):
-        pytest.skip("the server that was given is not on a Unix socket, which the proxy needs")
     made = Proxy(database_url)
     yield made
     made.close()

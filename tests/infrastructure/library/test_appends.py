@@ -19,7 +19,7 @@ from eventsourcing.persistence import (
 )
 
 from onefold.domain.errors import UnstorableValue
-from onefold.infrastructure.postgres import ApplicationRecorder, ProcessRecorder
+from onefold.infrastructure.postgres import ApplicationRecorder, ProcessRecorder, datastore
 from onefold.infrastructure.postgres.recorders import channel_of
 
 
@@ -194,6 +194,23 @@ def test_connections_that_the_server_ended_are_replaced(
     )
     assert recorder.insert_events([event()]) == [2]
     assert len(recorder.select_notifications(1, 10)) == 2
+
+
+def test_a_server_that_stays_away_is_reported_in_the_end(
+    recorder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datastore, "FIRST_WAIT", 0.0)
+    attempts: list[int] = []
+
+    def lose(attempt: int) -> None:
+        attempts.append(attempt)
+        with recorder.datastore.get_connection() as connection:
+            connection.close()
+            connection.execute("SELECT 1")
+
+    with pytest.raises(OperationalError, match="closed"):
+        datastore.retried(recorder.datastore, lose)
+    assert attempts == list(range(datastore.ATTEMPTS))
 
 
 def test_an_append_whose_answer_was_lost_is_told_as_stored(make_factory: Any, proxy: Any) -> None:

@@ -21,6 +21,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from onefold.infrastructure.embedded import EmbeddedServer
 from onefold.infrastructure.postgres import ApplicationRecorder, Factory, ProcessRecorder, TrackingRecorder
+from onefold.infrastructure.postgres.datastore import connect
 from onefold.infrastructure.settings import SettingsError
 
 MODULE = "onefold.infrastructure.postgres"
@@ -93,6 +94,27 @@ def test_the_library_s_own_settings_name_the_server(database_url: str) -> None:
     del settings["POSTGRES_USER"]
     with pytest.raises(OSError, match="POSTGRES_USER"):
         construct("Shop", **settings)
+
+
+def password() -> str:
+    return os.environ["VAULT"]
+
+
+def test_a_password_may_come_from_a_function(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parameters = conninfo_to_dict(database_url)
+    monkeypatch.setenv("VAULT", str(parameters.get("password", "from the vault")))
+    settings = {
+        "POSTGRES_DBNAME": str(parameters["dbname"]),
+        "POSTGRES_HOST": str(parameters["host"]),
+        "POSTGRES_USER": str(parameters["user"]),
+        "POSTGRES_PORT": str(parameters.get("port", 5432)),
+        "POSTGRES_GET_PASSWORD_TOPIC": get_topic(password),
+    }
+    with construct("Shop", **settings) as factory:
+        assert isinstance(factory, Factory)
+        with connect(factory.datastore) as connection:
+            assert connection.info.password == password()
+        assert database_of(factory.application_recorder()) == parameters["dbname"]
 
 
 def test_without_any_setting_the_embedded_server_is_held_until_the_factory_is_closed(

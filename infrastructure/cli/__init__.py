@@ -1,0 +1,5 @@
+"""The command line `onefold`."""
+
+from .program import main
+
+__all__ = ["main"]

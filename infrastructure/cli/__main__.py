@@ -1,0 +1,5 @@
+"""`python -m onefold.infrastructure.cli` is `onefold`."""
+
+from . import main
+
+main()

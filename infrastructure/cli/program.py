@@ -1,0 +1,123 @@
+"""The program: its commands, and how what goes wrong becomes a line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import psycopg
+import typer
+from typer.core import TyperGroup
+
+from ...domain.errors import OnefoldError
+from ...projections.app import UnknownProjection
+from ..history import UnknownLog
+from ..reading import InputFileError, MappingError
+from ..settings import SettingsError
+from . import db, demo, history, reading, rebuild, run, status
+from .application import AppNotFound
+from .problems import PROBLEMS, USAGE, WrongUse
+
+INTERRUPTED = 130
+
+MISUSES = (
+    WrongUse,
+    AppNotFound,
+    InputFileError,
+    MappingError,
+    SettingsError,
+    UnknownLog,
+    UnknownProjection,
+)
+
+
+class Program(TyperGroup):
+    """The root command: takes --debug anywhere on the line, and turns errors into exit codes."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        ctx.obj = os.environ.get("ONEFOLD_DEBUG", "").lower() not in ("", "0", "no", "false")
+        if "--debug" in args[:end]:
+            args.remove("--debug")
+            ctx.obj = True
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (OnefoldError, psycopg.Error, KeyboardInterrupt) as error:
+            if ctx.obj:
+                traceback.print_exc()
+            text, code = explained(error)
+            sys.stderr.write(f"onefold: {text}\n")
+            raise typer.Exit(code) from None
+
+
+def explained(error: BaseException) -> tuple[str, int]:
+    """Return what to say about an error, and the exit code."""
+    match error:
+        case KeyboardInterrupt():
+            return "interrupted", INTERRUPTED
+        case OnefoldError():
+            return str(error), USAGE if isinstance(error, MISUSES) else PROBLEMS
+        case psycopg.OperationalError() if error.sqlstate is None or error.sqlstate.startswith(
+            ("08", "28", "3D")
+        ):
+            reason = _one_line(error)
+            hint = "check ONEFOLD_DATABASE_URL, or unset it to use the embedded server"
+            return f"cannot reach the database: {reason}; {hint}", PROBLEMS
+        case _:
+            return f"the database refused: {_one_line(error)} ({type(error).__name__})", PROBLEMS
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"onefold {version('onefold')}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    name="onefold",
+    cls=Program,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(epilog="Exit codes: 0 done, 1 found problems, 2 wrong use.")
+def onefold(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+    _debug: Annotated[
+        bool, typer.Option("--debug", help="Show where an error came from. Also: ONEFOLD_DEBUG=1.")
+    ] = False,
+) -> None:
+    """Event-sourced aggregates on PostgreSQL, each event folded once.
+
+    Works on the database in ONEFOLD_DATABASE_URL; without it, on a private server in ONEFOLD_HOME (default .onefold).
+    """
+
+
+app.command("demo")(demo.demo)
+app.command("import")(reading.read_in)
+app.command("run")(run.run)
+app.command("status")(status.status)
+app.command("history")(history.history)
+app.command("rebuild")(rebuild.rebuild)
+app.add_typer(db.group, name="db")
+
+
+def main() -> None:
+    """Run the command line of this process; exits with 0 done, 1 found problems, 2 wrong use."""
+    app(prog_name="onefold")

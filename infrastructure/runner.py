@@ -1,0 +1,139 @@
+"""The runner: the workers of several projections in one process, a thread each."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from ..domain.errors import OnefoldError
+from ..projections.engine import PAGE, Progress
+from ..projections.errors import FailedEvent, ProjectionFailed
+from ..projections.projection import AnyProjection
+from .wakeup import Wakeup
+from .worker import Worker
+
+
+@dataclass(slots=True)
+class Run:
+    """What the worker of one projection did in this process.
+
+    `applied` and `duplicates` count events; a page that was folded twice because a connection was lost counts twice.
+    `caught_up` tells, once a single run has ended, whether it reached the log's end. `failure` says why the worker
+    gave up, `failed_event` at which event if it was one.
+    """
+
+    projection: str
+    position: int = 0
+    applied: int = 0
+    duplicates: int = 0
+    held: bool = True
+    waiting: bool = False
+    failure: str | None = None
+    failed_event: FailedEvent | None = None
+    _seen: Progress | None = field(default=None, repr=False)
+    _counted: tuple[int, int] = field(default=(0, 0), repr=False)
+
+    @property
+    def caught_up(self) -> bool:
+        """True when nothing was in the way of the log's end."""
+        return self.failure is None and self.held and not self.waiting
+
+    def note(self, progress: Progress) -> None:
+        """Take over what a run of the engine has done so far."""
+        if progress is not self._seen:
+            self._seen, self._counted = progress, (0, 0)
+        applied, duplicates = self._counted
+        self.applied += progress.applied - applied
+        self.duplicates += progress.duplicates - duplicates
+        self.position = max(self.position, progress.position)
+        self._counted = (progress.applied, progress.duplicates)
+
+
+class Runner:
+    """Runs projections side by side; one that fails ends alone, the others go on.
+
+    `on_end` is called with each run that has ended, in its own thread.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        projections: Iterable[AnyProjection],
+        *,
+        page: int = PAGE,
+        on_end: Callable[[Run], None] | None = None,
+    ) -> None:
+        self._stack = ExitStack()
+        self._on_end = on_end
+        self._wakeups: dict[str, Wakeup] = {}
+        self._threads: list[threading.Thread] = []
+        self._workers: list[tuple[Worker, Run]] = []
+        for projection in projections:
+            if projection.log not in self._wakeups:
+                self._wakeups[projection.log] = Wakeup(url, f"onefold_{projection.log}")
+            run = Run(projection.name)
+            worker = Worker(
+                url, projection, page=page, on_page=run.note, wakeup=self._wakeups[projection.log]
+            )
+            self._workers.append((worker, run))
+
+    @property
+    def runs(self) -> list[Run]:
+        """What each worker did so far."""
+        return [run for _, run in self._workers]
+
+    @property
+    def owners(self) -> frozenset[str]:
+        """The names of the workers, as checkpoints keep them."""
+        return frozenset(worker.owner for worker, _ in self._workers)
+
+    @property
+    def going(self) -> bool:
+        """True while a worker goes on."""
+        return any(thread.is_alive() for thread in self._threads)
+
+    def start(self, *, once: bool = False) -> None:
+        """Start the workers; with `once` each ends at the log's present end, else when `stop` is called."""
+        if not once:
+            for wakeup in self._wakeups.values():
+                self._stack.enter_context(wakeup)
+        for worker, run in self._workers:
+            # Daemons: a process that is told twice to end does not wait for a page.
+            thread = threading.Thread(
+                target=self._work, args=(worker, run, once), name=f"onefold-{run.projection}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """Make every worker finish the page in hand and end."""
+        for worker, _ in self._workers:
+            worker.stop()
+
+    def join(self) -> list[Run]:
+        """Wait until every worker has ended, and return what they did."""
+        for thread in self._threads:
+            thread.join()
+        self._stack.close()
+        return self.runs
+
+    def _work(self, worker: Worker, run: Run, once: bool) -> None:
+        try:
+            if once:
+                done = worker.run_once()
+                run.held, run.waiting = done.held, done.waiting
+                run.applied, run.duplicates, run.position = done.applied, done.duplicates, done.position
+            else:
+                worker.run()
+        except ProjectionFailed as failed:
+            run.failure, run.failed_event = str(failed), failed.event
+        except OnefoldError as error:
+            run.failure = str(error)
+        except Exception as error:  # noqa: BLE001 - whatever ends one projection must not end the others
+            run.failure = (
+                f"projection {run.projection}: {type(error).__name__}: {' '.join(str(error).split())}"
+            )
+        if self._on_end is not None:
+            self._on_end(run)

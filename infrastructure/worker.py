@@ -20,6 +20,7 @@ from .postgres.errors import Fenced
 from .postgres.pool import configure
 from .postgres.reader import LogReader
 from .postgres.readmodel import ReadModelStore, prepare, worker_name
+from .throughput import throughput
 from .wakeup import Wakeup
 
 log = logging.getLogger("onefold.worker")
@@ -167,7 +168,12 @@ class Worker:
             log_reader = LogReader(reader, log=self.projection.log, registry=self.projection.registry)
             self._model = ReadModelStore(self.projection, writer, loader, log_reader, owner=self.owner)
             self._engine = Engine(
-                self.projection, log_reader, self._model, page=self._page, on_page=self._on_page
+                self.projection,
+                log_reader,
+                self._model,
+                page=self._page,
+                on_page=self._on_page,
+                backlog=throughput,
             )
         return self._engine, self._model
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -165,6 +166,8 @@ class Engine:
     page: int = PAGE
     cached_rows: int = CACHED_ROWS
     on_page: Callable[[Progress], None] | None = None
+    backlog: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Entered while there is a backlog."""
     _folder: Folder | None = field(default=None, init=False)
     _token: int = field(default=-1, init=False)
 
@@ -219,7 +222,7 @@ class Engine:
         progress: Progress,
         stop: Callable[[], bool],
     ) -> Page:
-        with _Beside("onefold-read") as ahead, _Beside("onefold-write") as behind:
+        with self.backlog(), _Beside("onefold-read") as ahead, _Beside("onefold-write") as behind:
             while page.records and not stop():
                 reading = ahead.start(lambda after=page.upto: self.reader.read(after, self.page, types))
                 checkpoint = self._apply(page, checkpoint, progress, behind)

@@ -1,6 +1,6 @@
 """Combining: callers that wait at the same time share one transaction.
 
-The first caller leads: it works for itself at once. Who comes while a leader is at work waits; when the leader is done,
+A caller works for itself at once while fewer than `leaders` are at work. Who comes later waits; when a leader is done,
 the first of those who wait leads them all. Nobody waits for company, and no thread is kept for it.
 """
 
@@ -48,22 +48,28 @@ class Combiner(Generic[T, R]):
     """
 
     def __init__(
-        self, together: Callable[[Sequence[Request[T, R]]], None], alone: Callable[[T], R], *, most: int = 64
+        self,
+        together: Callable[[Sequence[Request[T, R]]], None],
+        alone: Callable[[T], R],
+        *,
+        leaders: int = 1,
+        most: int = 64,
     ) -> None:
         self._together = together
         self._alone = alone
         self._most = most
         self._mutex = threading.Lock()
-        self._busy = False
+        self._leaders = leaders
+        self._leading = 0
         self._waiting: list[Request[T, R]] = []
 
     def submit(self, work: T) -> R:
         """Have `work` done, together with others if there are any; return its result or raise its error."""
         request: Request[T, R] = Request(work)
         with self._mutex:
-            leads = not self._busy
+            leads = self._leading < self._leaders
             if leads:
-                self._busy = True
+                self._leading += 1
                 request.led = [request]
             else:
                 request.prepare_to_wait()
@@ -84,7 +90,8 @@ class Combiner(Generic[T, R]):
         finally:
             with self._mutex:
                 following, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
-                self._busy = bool(following)
+                if not following:
+                    self._leading -= 1
             if following:
                 following[0].led = following
                 following[0].wake()

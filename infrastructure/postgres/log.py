@@ -32,6 +32,9 @@ WAKE_INTERVAL = 0.005
 """Seconds between two wake-ups that one process sends; each costs a lock of the whole cluster at commit."""
 
 
+LEADERS = 2
+"""Appends of one process that are under way at the same time; more callers share them."""
+
 BULK = 64
 """Events from which on an append is written by itself, not together with those of other callers."""
 
@@ -59,7 +62,7 @@ class EventLog:
         self._load_stream = statement("load_stream", log=table)
         self._stream_versions = statement("stream_versions", log=table)
         self._last_wake = 0.0
-        self._combiner = Combiner(self._together, self._alone)
+        self._combiner = Combiner(self._together, self._alone, leaders=LEADERS)
 
     def append(
         self,
@@ -136,6 +139,8 @@ class EventLog:
             except Exception as error:  # noqa: BLE001 - is raised again where the caller is
                 requests[0].error = error
             return
+        # Everybody takes streams in the same order, so that two such transactions do not wait for each other.
+        requests = sorted(requests, key=lambda request: request.work[0].stream)
         try:
             with self.pool.connection() as own:
                 placed = self._insert(

@@ -1,0 +1,1 @@
+"""Benchmarks: Onefold, the `eventsourcing` library and the physical limit, interleaved on one durable server."""

@@ -152,6 +152,7 @@ class Importer:
             except psycopg.OperationalError as error:
                 if attempt == ATTEMPTS or not lost(error):
                     raise
+                self.log.pool.check()
                 if self._committed(decision):
                     break
             attempt += 1

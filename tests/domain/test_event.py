@@ -18,11 +18,12 @@ from onefold.domain.event import (
     Event,
     EventMeta,
     UnboundEvent,
+    at,
     encode,
     reject_unstorable,
     reject_unstorable_metadata,
 )
-from onefold.domain.instant import Instant
+from onefold.domain.instant import Instant, microseconds
 from onefold.domain.money import Money
 from onefold.domain.registry import Registry
 
@@ -144,6 +145,14 @@ def test_meta_keeps_what_it_was_given() -> None:
     assert (meta.occurred_at, meta.recorded_at, meta.happened) == (AT, AT, AT)
     assert (meta.event_id, meta.metadata) == (event_id, {"actor": "ana"})
     assert repr(meta).startswith("EventMeta('note/1', 2, 9007199254740993, occurred_at=datetime")
+
+
+def test_a_decoded_event_takes_its_place_from_the_stored_record() -> None:
+    count = microseconds(AT)
+    record = (9, 2, count, count + 1, UUID(int=5).bytes, 1, "note/1", "note.noted", "{}", '{"actor":"ana"}')
+    meta = at(Noted(), record).meta
+    assert (meta.position, meta.version, meta.stream, meta.event_id) == (9, 2, "note/1", UUID(int=5))
+    assert (meta.occurred_at, meta.metadata) == (AT, {"actor": "ana"})
 
 
 def test_meta_of_an_event_that_is_not_stored_yet() -> None:

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import psycopg
@@ -39,13 +39,12 @@ from .sql import statement
 from .stored import EncodedEvent, RecordedEvent, RecordedNotification
 from .subscription import LogSubscription
 
-R = TypeVar("R", bound=tuple[Any, ...])
-
 PATIENCE = 0.25
 """Seconds for which a selection waits when nothing but a hole that may still be filled stands where it starts."""
 CHANNEL_BYTES = 63
-SPAN = 4000
-"""Most events that one statement looks through for topics."""
+FIRST_SPAN = 100
+LAST_SPAN = 4000
+"""Events that one statement looks through for topics; each that finds too few doubles it."""
 
 # The advisory lock under which tables are made: "OF", a number for the purpose, and nothing.
 _CREATE_LOCK = 0x4F46_0003 << 32
@@ -312,9 +311,9 @@ class ApplicationRecorder(LogRecorder, persistence.ApplicationRecorder):
         The selection ends before a position that an open append may still fill, so that whoever goes on from the last
         id skips nothing. When it would be empty for that reason, it first waits for a moment.
         """
-        after = 0 if start is None else start - 1 if inclusive_of_start else start
+        after = 0 if start is None else max(0, start - 1 if inclusive_of_start else start)
         found: list[Notification] = []
-        span = limit
+        span = max(limit, FIRST_SPAN) if topics else limit
         deadline = time.monotonic() + PATIENCE
         while len(found) < limit:
             page = self.read_page(after, span, stop=stop, topics=topics)
@@ -326,7 +325,7 @@ class ApplicationRecorder(LogRecorder, persistence.ApplicationRecorder):
             elif not topics or page.upto == after:
                 break
             after = page.upto
-            span = min(2 * span, SPAN)
+            span = min(2 * span, LAST_SPAN)
         return found[:limit]
 
     def read_page(
@@ -455,11 +454,11 @@ class ProcessRecorder(TrackingRecorder, ApplicationRecorder, persistence.Process
 class KeptRecorder(TableRecorder, persistence.AggregateRecorder):
     """Records what belongs to aggregates but is no event, in a plain table: versions may leave holes."""
 
-    _insert = "library_keep"
+    _keeping = "library_keep"
 
     def __init__(self, datastore: PostgresDatastore, *, events_table_name: str = "stored_snapshots") -> None:
         super().__init__(datastore, events_table_name=events_table_name)
-        self._keep = statement(self._insert, table=self.table)
+        self._keep = statement(self._keeping, table=self.table)
         self._upwards = statement("library_snapshots", table=self.table, order=SQL("ASC"))
         self._downwards = statement("library_snapshots", table=self.table, order=SQL("DESC"))
 
@@ -514,7 +513,7 @@ class SnapshotRecorder(KeptRecorder):
     They are taken after the events were stored: a failure here must not look like one there.
     """
 
-    _insert = "library_replace_snapshot"
+    _keeping = "library_replace_snapshot"
 
     def insert_events(self, stored_events: Sequence[StoredEvent], **kwargs: Any) -> Sequence[int] | None:
         """Keep the snapshots, in place of those of the same version; one that the database does not take is logged."""

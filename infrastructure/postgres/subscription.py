@@ -110,7 +110,7 @@ class LogSubscription(Subscription[persistence.ApplicationRecorder]):
     ) -> None:
         super().__init__(recorder, gt, topics)
         self._log = recorder
-        self._position = gt or 0
+        self._position = max(0, gt or 0)
         self._ready = deque[Notification]()
         self._listener = Listener(recorder.datastore, recorder.channel_name)
         self._iterating = RLock()

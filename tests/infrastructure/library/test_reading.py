@@ -53,6 +53,15 @@ def test_a_selection_ends_before_what_may_still_be_committed(
     assert ids(recorder.select_notifications(1, 10, inclusive_of_start=False)) == [2, 3, 4]
 
 
+def test_there_is_no_position_before_the_first(recorder: Any, other: psycopg.Connection) -> None:
+    recorder.insert_events([event()])
+    append(other)
+    for start in (None, -5, 0, 1):
+        assert ids(recorder.select_notifications(start, 10)) == [1]
+    with recorder.subscribe(gt=-5) as subscription:
+        assert next(subscription).id == 1
+
+
 def test_a_position_that_was_rolled_back_is_passed_over(recorder: Any, other: psycopg.Connection) -> None:
     assert append(other) == 1
     recorder.insert_events([event(), event()])

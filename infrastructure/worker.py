@@ -99,6 +99,7 @@ class Worker:
         backoff = Backoff()
         seen = -1 if self._wakeup is None else self._wakeup.count
         active_until = 0.0
+        pause = LINGER_STEP
         with self._closing():
             while not self._stopping.is_set():
                 progress = self._attempt()
@@ -110,9 +111,13 @@ class Worker:
                 if not progress.held:
                     self._stopping.wait(min(1.0, self.projection.lease / 4))
                     continue
-                if progress.read or progress.waiting:
+                if progress.read:
                     active_until = now + LINGER
-                if now < active_until:
+                    pause = LINGER_STEP
+                if progress.waiting:
+                    seen = self._wait(seen, pause)
+                    pause = min(2 * pause, POLL)
+                elif now < active_until:
                     seen = self._wait(seen, LINGER_STEP)
                 else:
                     seen = self._wait(seen, POLL)

@@ -41,12 +41,10 @@ class Horizon:
         high, holders = self._look(connection)
         with self._lock:
             if self._stall is not None:
-                remaining = self._stall.holders & holders
-                if remaining:
-                    self._stall = Stall(self._stall.high, remaining)
-                else:
-                    self.settled = max(self.settled, self._stall.high)
-                    self._stall = None
+                waited_for = self._stall.high
+                self._stall = self._stall.narrowed(holders)
+                if self._stall is None:
+                    self.settled = max(self.settled, waited_for)
             if self._stall is None and high > self.settled:
                 if holders:
                     self._stall = Stall(high, holders)

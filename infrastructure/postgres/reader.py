@@ -7,8 +7,8 @@ or is still among the holders, or was rolled back.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple, overload
 
 import psycopg
 from psycopg.sql import Identifier
@@ -31,6 +31,14 @@ class Stall(NamedTuple):
     high: int
     holders: frozenset[Holder]
 
+    def narrowed(self, present: frozenset[Holder]) -> Stall | None:
+        """Return what is left to wait for while `present` hold the lock, None when nothing is."""
+        remaining = self.holders & present
+        if any(pid is not None for _, pid in self.holders - present):
+            # A transaction that was prepared goes on under another name, and without a process.
+            remaining |= {holder for holder in present if holder[1] is None}
+        return Stall(self.high, remaining) if remaining else None
+
 
 class LogReader:
     """Reads one log on a connection of its own, which must be in autocommit mode and read raw (`pool.configure`).
@@ -52,6 +60,7 @@ class LogReader:
         self._read_page = statement("read_page", log=table)
         self._read_page_of_types = statement("read_page_of_types", log=table)
         self._head = statement("head", log=table)
+        self._next = statement("next_position", log=table)
         self._holders = statement("append_lock_holders")
         found = connection.execute(
             "SELECT onefold.append_lock_key(format('%%I.%%I', %s::text, %s::text)::regclass), pg_is_in_recovery()",
@@ -63,6 +72,7 @@ class LogReader:
         self._lock_key: int = found[0]
         self._settled = -1
         self._stall: Stall | None = None
+        self._hole_after = -1
 
     @property
     def stall(self) -> Stall | None:
@@ -76,12 +86,12 @@ class LogReader:
         after a moment: the hole fills, or its holders end and it is passed over for good.
         """
         if self._stall is not None:
-            remaining = self._stall.holders & self._present_holders()
-            if not remaining:
-                self._settled = max(self._settled, self._stall.high)
-                self._stall = None
-            else:
-                self._stall = Stall(self._stall.high, remaining)
+            high = self._stall.high
+            self._stall = self._stall.narrowed(self._present_holders())
+            if self._stall is None:
+                self._settled = max(self._settled, high)
+            elif after == self._hole_after and self._hole_is_open(after):
+                return Page(after, after, [], waiting=True)
         elif self._settled < 0:
             self._settle()
         records = self._page(after, limit, types)
@@ -100,7 +110,9 @@ class LogReader:
         waiting = count < len(records) and self._stall is not None
         if count < len(records):
             records = records[:count]
-        return Page(after, records[-1][0] if records else after, records, waiting)
+        upto = records[-1][0] if records else after
+        self._hole_after = upto if waiting else -1
+        return Page(after, upto, records, waiting)
 
     def event(self, record: Record) -> Event:
         """Return the decoded event of a record."""
@@ -117,6 +129,10 @@ class LogReader:
         self._settled = 0 if holders else head
         self._stall = Stall(head, holders) if holders else None
 
+    def _hole_is_open(self, after: int) -> bool:
+        row = self._connection.execute(self._next, (after,), prepare=True).fetchone()
+        return row is not None and deliverable(after, row, self._settled) == 0
+
     def _beyond_stall(self, delivered: int) -> bool:
         return self._stall is None or delivered >= self._stall.high
 
@@ -132,7 +148,7 @@ class LogReader:
         return frozenset(self._connection.execute(self._holders, (self._lock_key,), prepare=True).fetchall())
 
 
-class _Positions:
+class _Positions(Sequence[int]):
     """The positions of records, as the sequence that the gap rule reads."""
 
     __slots__ = ("_records",)
@@ -143,7 +159,12 @@ class _Positions:
     def __len__(self) -> int:
         return len(self._records)
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> _Positions: ...
+    def __getitem__(self, index: int | slice) -> int | _Positions:
         if isinstance(index, slice):
             return _Positions(self._records[index])
-        return self._records[index][0]
+        position: int = self._records[index][0]
+        return position

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, ClassVar, Generic, Self, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast, get_type_hints
 
 from eventsourcing.domain import BaseAggregate, MetaAggregate
 from pydantic import BaseModel, ConfigDict, create_model
@@ -60,11 +60,17 @@ class Aggregate(BaseAggregate[str], metaclass=AggregateType):
     """
 
     category: ClassVar[str] = ""
-    lifecycle: ClassVar[Lifecycle | None] = None
+    lifecycle: ClassVar[Lifecycle] = Lifecycle(("",), ())
     snapshot_version: ClassVar[int] = 1
 
     events: ClassVar[tuple[type[Event], ...]] = ()
     _folds: ClassVar[dict[type[Event], Callable[[Any, Any], None]]] = {}
+
+    if TYPE_CHECKING:
+        # Not annotated for real: the library makes a field of the state of every annotation.
+        _status: str
+        _first: int | None
+        _last: int | None
 
     def __init_subclass__(cls, *, category: str = "") -> None:
         super().__init_subclass__()
@@ -84,9 +90,9 @@ class Aggregate(BaseAggregate[str], metaclass=AggregateType):
             event_class.aggregate_class = cls
         folds = dict(cls._folds)
         for value in vars(cls).values():
-            event_class = getattr(value, "__onefold_applies__", None)
-            if event_class is not None:
-                folds[event_class] = value
+            applied: type[Event] | None = getattr(value, "__onefold_applies__", None)
+            if applied is not None:
+                folds[applied] = value
         cls._folds = folds
 
     @staticmethod
@@ -108,14 +114,14 @@ class Aggregate(BaseAggregate[str], metaclass=AggregateType):
     @classmethod
     def blank(cls, stream: str) -> Self:
         """Return the aggregate of `stream` before its first event, at version 0."""
-        self = cast("Self", cls.__new__(cls))
+        self = cls.__new__(cls)
         self.__init__()  # type: ignore[misc]
         self._id = stream
         self._version = 0
         self._first = None
         self._last = None
         self._pending_events = []
-        self._status: str = cls.lifecycle.initial if cls.lifecycle is not None else ""
+        self._status = cls.lifecycle.initial
         return self
 
     @classmethod
@@ -133,7 +139,7 @@ class Aggregate(BaseAggregate[str], metaclass=AggregateType):
         """When the first event happened; None while that is not known."""
         return None if self._first is None else instant(self._first)
 
-    @property
+    @property  # type: ignore[misc]
     def modified_on(self) -> datetime | None:  # type: ignore[override]
         """When the last event happened; None while that is not known."""
         return None if self._last is None else instant(self._last)
@@ -149,8 +155,7 @@ class Aggregate(BaseAggregate[str], metaclass=AggregateType):
         `at` is when it happened; left out, the store takes the instant of recording. Raises
         `IllegalTransition` (naming state and command) and changes nothing when it is not possible now.
         """
-        if self.lifecycle is not None:
-            self.lifecycle.require(self.id, self._status, type(event))
+        self.lifecycle.require(self.id, self._status, type(event))
         self.record(event, at=at)
 
     def record(self, event: Event, *, at: datetime | None = None) -> None:
@@ -173,8 +178,7 @@ class Aggregate(BaseAggregate[str], metaclass=AggregateType):
         fold = self._folds.get(type(event))
         if fold is not None:
             fold(self, event)
-        if self.lifecycle is not None:
-            self._status = self.lifecycle.advance(self._status, type(event))
+        self._status = self.lifecycle.advance(self._status, type(event))
         self._version = meta.version
         if meta[2] is not None:
             self._last = meta[2]

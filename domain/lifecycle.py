@@ -44,11 +44,15 @@ class Lifecycle:
         if not self.states or len(self._rank) != len(self.states):
             raise DeclarationError("a lifecycle needs at least one state and no state twice")
         if len(self._by_event) != len(self.transitions):
-            raise DeclarationError("an event class stands in two transitions of a lifecycle; join their sources")
+            raise DeclarationError(
+                "an event class stands in two transitions of a lifecycle; join their sources"
+            )
         for transition in self.transitions:
             for state in (*transition.sources, transition.target):
                 if state not in self._rank:
-                    raise DeclarationError(f"transition {transition.command!r} names an unknown state {state!r}")
+                    raise DeclarationError(
+                        f"transition {transition.command!r} names an unknown state {state!r}"
+                    )
 
     @property
     def initial(self) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..domain.errors import OnefoldError
@@ -222,9 +223,13 @@ class Engine:
         progress: Progress,
         stop: Callable[[], bool],
     ) -> Page:
-        with self.backlog(), _Beside("onefold-read") as ahead, _Beside("onefold-write") as behind:
+        with (
+            self.backlog(),
+            _Beside[Page]("onefold-read") as ahead,
+            _Beside[Checkpoint]("onefold-write") as behind,
+        ):
             while page.records and not stop():
-                reading = ahead.start(lambda after=page.upto: self.reader.read(after, self.page, types))
+                reading = ahead.start(partial(self.reader.read, page.upto, self.page, types))
                 checkpoint = self._apply(page, checkpoint, progress, behind)
                 page = reading.result()
             behind.settle()
@@ -311,9 +316,9 @@ class _Beside(Generic[T]):
 
     def __init__(self, name: str) -> None:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._going: Future[Any] | None = None
+        self._going: Future[T] | None = None
 
-    def start(self, work: Callable[[], Any]) -> Future[Any]:
+    def start(self, work: Callable[[], T]) -> Future[T]:
         self._going = self._threads.submit(work)
         return self._going
 

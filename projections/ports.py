@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -60,7 +60,7 @@ class ReadModel(Protocol):
         """Take or renew the lease; None while another worker holds it."""
         ...
 
-    def load(self, keys: Iterable[Key]) -> Mapping[Key, Kept]:
+    def load(self, keys: Collection[Key]) -> Mapping[Key, Kept]:
         """Return the stored rows of these keys; keys without a row are left out."""
         ...
 

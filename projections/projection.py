@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from ..domain.errors import DeclarationError
 from ..domain.event import Event
@@ -19,6 +19,7 @@ from .row import Row
 
 R = TypeVar("R", bound=Row)
 E = TypeVar("E", bound=Event)
+E2 = TypeVar("E2", bound=Event)
 Fold = Callable[[R | None, E], R | None]
 KeyOf = Callable[[Any], Any]
 NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
@@ -107,12 +108,21 @@ class Projection(BaseProjection, Generic[R]):
         self.key = key
         self.folds: dict[type[Event], Fold[R, Any]] = {}
 
-    def on(self, *event_classes: type[E]) -> Callable[[Fold[R, E]], Fold[R, E]]:
+    @overload
+    def on(self, one: type[E], /) -> Callable[[Fold[R, E]], Fold[R, E]]: ...
+
+    @overload
+    def on(self, one: type[E], two: type[E2], /) -> Callable[[Fold[R, E | E2]], Fold[R, E | E2]]: ...
+
+    @overload
+    def on(self, *event_classes: type[E]) -> Callable[[Fold[R, E]], Fold[R, E]]: ...
+
+    def on(self, *event_classes: type[Event]) -> Callable[[Fold[R, Any]], Fold[R, Any]]:
         """Declare the fold of these event classes."""
         if not event_classes:
             raise DeclarationError(f"projection {self.name}: on() needs at least one event class")
 
-        def declare(fold: Fold[R, E]) -> Fold[R, E]:
+        def declare(fold: Fold[R, Any]) -> Fold[R, Any]:
             if inspect.iscoroutinefunction(fold):
                 raise DeclarationError(f"projection {self.name}: a fold must be a plain function")
             for event_class in event_classes:

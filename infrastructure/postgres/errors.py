@@ -28,7 +28,9 @@ class DuplicateEventId(OnefoldError):
 
     def __init__(self, event_id: UUID, stream: str) -> None:
         self.event_id = event_id
-        super().__init__(f"event id {event_id} for stream {stream} is already in the log; nothing was written")
+        super().__init__(
+            f"event id {event_id} for stream {stream} is already in the log; nothing was written"
+        )
 
 
 class AggregateNotFound(OnefoldError, KeyError):

@@ -187,7 +187,7 @@ class EventLog:
         cursor = raw_cursor(connection)
         try:
             if len(prepared) == 1:
-                rows = [cursor.execute(self._append_one[wake], prepared[0], prepare=True).fetchone()]
+                rows = cursor.execute(self._append_one[wake], prepared[0], prepare=True).fetchall()
             else:
                 columns = [list(column) for column in zip(*prepared, strict=True)]
                 found = cursor.execute(self._append_many[wake], columns, prepare=True).fetchall()

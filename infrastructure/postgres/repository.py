@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 import psycopg
 
@@ -111,4 +111,4 @@ class Repository(Generic[A]):
                 except ValueError:
                     # A snapshot is only a shortcut; the events say the same.
                     pass
-        return cast("A", self.aggregate_class.blank(stream))
+        return self.aggregate_class.blank(stream)

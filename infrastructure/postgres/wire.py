@@ -12,7 +12,7 @@ _tuple = tuple.__new__
 
 
 def read_raw(target: AdaptContext) -> None:
-    """Make binary results of a connection or cursor give instants as microseconds since 2000-01-01 UTC and uuids as bytes."""
+    """Make binary results give instants as microseconds since 2000-01-01 UTC, and uuids as bytes."""
     adapters = target.adapters
     int8 = adapters.get_loader(adapters.types["int8"].oid, Format.BINARY)
     bytea = adapters.get_loader(adapters.types["bytea"].oid, Format.BINARY)

@@ -15,8 +15,8 @@ from ..row import Row
 class AccountBalance(Row, key="account_id"):
     """An account: `balance` is deposits less withdrawals, `lowest_balance` the lowest it ever was, at most 0.
 
-    Both follow the order of the log and are in `currency`; movements in another currency do not count. `version` is that of the
-    last event applied.
+    Both follow the order of the log and are in `currency`; movements in another currency do not count. `version`
+    is that of the last event applied.
     """
 
     account_id: str

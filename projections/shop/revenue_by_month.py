@@ -14,7 +14,7 @@ from ..projection import SqlProjection
 
 
 def _sql(name: str) -> str:
-    return resources.files(__package__).joinpath(f"{name}.sql").read_text("utf-8")
+    return resources.files("onefold.projections.shop").joinpath(f"{name}.sql").read_text("utf-8")
 
 
 revenue_by_month = SqlProjection(

@@ -22,7 +22,8 @@ from .peer import Peer
 PLAIN = """
 CREATE TABLE IF NOT EXISTS plain_events (
     position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    version bigint NOT NULL, occurred_at timestamptz NOT NULL, recorded_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    version bigint NOT NULL,
+    occurred_at timestamptz NOT NULL, recorded_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     event_id uuid NOT NULL UNIQUE, schema_version integer NOT NULL DEFAULT 1,
     stream text COLLATE "C" NOT NULL, type text COLLATE "C" NOT NULL, data jsonb NOT NULL, metadata jsonb,
     UNIQUE (stream, version))
@@ -89,7 +90,14 @@ def limit(url: str, writers: int, events: int) -> float:
             connection: psycopg.Connection[Any] = connections[number]
 
             def insert() -> None:
-                values = (1, datetime.now(UTC), new_event_id(), f"order/{uuid.uuid4()}", "bench.placed", json.dumps(DATA))
+                values = (
+                    1,
+                    datetime.now(UTC),
+                    new_event_id(),
+                    f"order/{uuid.uuid4()}",
+                    "bench.placed",
+                    json.dumps(DATA),
+                )
                 connection.execute(INSERT, values, prepare=True).fetchone()
 
             return insert

@@ -18,7 +18,9 @@ from .measure import Case, milliseconds
 from .model import Order, PeerOrder, script
 from .peer import Peer
 
-SELECT = "SELECT version, type, data::text, occurred_at FROM onefold.events WHERE stream = %s ORDER BY version"
+SELECT = (
+    "SELECT version, type, data::text, occurred_at FROM onefold.events WHERE stream = %s ORDER BY version"
+)
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -62,7 +64,9 @@ def cases(url: str, peer: Peer, *, times: int = 60) -> Iterator[list[Case]]:
             _assert_same(repository.get(key), plain.repository.get(peer_id))
             found.append(_case(f"load of {size} events", times, ours, theirs, rows))
             found.append(
-                _case(f"load of {size} events with a snapshot", times, ours_from_snapshot, theirs_from_snapshot)
+                _case(
+                    f"load of {size} events with a snapshot", times, ours_from_snapshot, theirs_from_snapshot
+                )
             )
         yield found
 

@@ -43,14 +43,14 @@ def rate_of_threads(threads: int, total: int, work: Callable[[int], Callable[[],
     """Return calls per second of `total` calls over `threads`; `work(i)` prepares the call of thread i."""
     ready = threading.Barrier(threads + 1)
     calls = [work(i) for i in range(threads)]
-    failures: list[BaseException] = []
+    failures: list[Exception] = []
 
     def run(call: Callable[[], object]) -> None:
         ready.wait()
         try:
             for _ in range(total // threads):
                 call()
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 - raised again by the caller
             failures.append(error)
 
     workers = [threading.Thread(target=run, args=(call,)) for call in calls]

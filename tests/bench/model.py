@@ -94,7 +94,9 @@ def moved(row: Summary | None, event: Order.Moved) -> Summary | None:
     if row is None:
         return None
     if event.status == "delivered":
-        return row.evolve(status=event.status, delivered_at=event.meta.occurred_at, version=event.meta.version)
+        return row.evolve(
+            status=event.status, delivered_at=event.meta.occurred_at, version=event.meta.version
+        )
     return row.evolve(status=event.status, version=event.meta.version)
 
 
@@ -136,7 +138,11 @@ class PeerShopWithSnapshots(eventsourcing.application.Application[UUID]):
 def script(number: int, version: int) -> tuple[str, dict[str, object]]:
     """Return kind and data of the event `version` of order `number`: one placing, then payments and moves."""
     if version == 1:
-        return "placed", {"customer_id": f"customer-{number % 5000}", "currency": "EUR", "items": number % 4 + 1}
+        return "placed", {
+            "customer_id": f"customer-{number % 5000}",
+            "currency": "EUR",
+            "items": number % 4 + 1,
+        }
     if version % 3 == 0:
         return "paid", {"amount": Decimal(number % 9000 + version) / 100}
     return "moved", {"status": ("confirmed", "shipped", "delivered")[version % 3]}

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-
 import psycopg
 from eventsourcing.domain import DomainEvent
 from eventsourcing.persistence import Tracking
@@ -42,7 +41,8 @@ USING (
         (array_agg(data ->> 'status' ORDER BY position DESC) FILTER (WHERE type = 'bench.moved'))[1] AS status,
         max(data ->> 'customer_id') AS customer_id,
         max(occurred_at) FILTER (WHERE type = 'bench.placed') AS placed_at,
-        (array_agg(occurred_at ORDER BY position DESC) FILTER (WHERE data ->> 'status' = 'delivered'))[1] AS delivered_at,
+        (array_agg(occurred_at ORDER BY position DESC) FILTER (WHERE data ->> 'status' = 'delivered'))[1]
+            AS delivered_at,
         coalesce(sum((data ->> 'amount')::numeric), 0) AS paid,
         max(data ->> 'currency') AS currency, max((data ->> 'items')::bigint) AS items
     FROM onefold.events WHERE position > %(after)s AND position <= %(upto)s GROUP BY 1
@@ -77,7 +77,14 @@ def fill(connection: Connection[Any]) -> None:
         for number, version in steps(EVENTS, ORDERS):
             kind, data = script(number, version)
             rows.write_row(
-                (version, at, new_event_id(), f"order/{number:08d}", f"bench.{kind}", json.dumps(data, default=str))
+                (
+                    version,
+                    at,
+                    new_event_id(),
+                    f"order/{number:08d}",
+                    f"bench.{kind}",
+                    json.dumps(data, default=str),
+                )
             )
     connection.execute("VACUUM ANALYZE onefold.events")
 
@@ -224,5 +231,3 @@ def runner(url: str, peer: Peer) -> float:
     if found is None or int(found[0]) != PEER_EVENTS or paid is None or paid[0] != expected:
         raise AssertionError(f"expected {PEER_EVENTS} and {expected}, found {found} and {paid}")
     return PEER_EVENTS / elapsed
-
-

@@ -25,7 +25,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench import append, load, projecting, wakeup
 from bench.measure import Case
 from bench.peer import Peer
-
 from onefold.infrastructure.embedded import EmbeddedServer
 from onefold.infrastructure.postgres.migrate import migrate
 
@@ -59,7 +58,9 @@ def migrated(url: str) -> str:
         for setting in ("fsync", "synchronous_commit", "full_page_writes"):
             found = connection.execute("SELECT current_setting(%s)", (setting,)).fetchone()
             if found != ("on",):
-                raise SystemExit(f"expected {setting} on, found {found}: figures of a server that may lose data say little")
+                raise SystemExit(
+                    f"expected {setting} on, found {found}: figures of a server that may lose data say little"
+                )
     return url
 
 
@@ -110,9 +111,7 @@ def run(console: Console, cases: list[Case], rounds: int, results: dict[str, Any
         results["cases"][case.name] = {
             "unit": case.unit,
             "median": {name: case.median(name) for name in case.figures},
-            "ratio": {
-                other: case.ratio("onefold", other) for other in case.figures if other != "onefold"
-            },
+            "ratio": {other: case.ratio("onefold", other) for other in case.figures if other != "onefold"},
             "figures": case.figures,
         }
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import resources
-from typing import LiteralString, cast
+from typing import LiteralString
 
 from psycopg.sql import SQL, Composable
 
 
 @cache
 def _text(name: str) -> LiteralString:
-    return cast("LiteralString", resources.files(__package__).joinpath(f"{name}.sql").read_text("utf-8"))
+    return resources.files(__name__).joinpath(f"{name}.sql").read_text("utf-8")
 
 
 def statement(name: str, **identifiers: Composable) -> bytes:

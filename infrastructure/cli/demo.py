@@ -8,7 +8,7 @@ from dataclasses import asdict
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,16 +17,17 @@ from rich.text import Text
 
 from ...domain.money import plus
 from ..connection import without_password
-from ..demo.database import Place, demo_database
-from ..demo.delivery import Disturbance
-from ..demo.demonstration import Demonstration, demonstrate
-from ..demo.verdict import Verdict
 from ..settings import Settings
 from .options import AsJson
 from .output import aside, cell, heading, plain, progress, report, seconds, sign, table, write_json
 from .problems import PROBLEMS
 from .status import document as status_document
 from .status import overview
+
+if TYPE_CHECKING:
+    from ..demo.database import Place
+    from ..demo.demonstration import Demonstration
+    from ..demo.verdict import Verdict
 
 ROWS = 5
 STEPS = {
@@ -51,6 +52,10 @@ def demo(
     process that keeps the read models is killed in mid-work. The verdict: the read models equal a plain in-memory
     fold of the log, and the shop as it was. Exits with 1 if they do not.
     """
+    # The bundled shop is imported where it runs: an application of the user may have events of the same names.
+    from ..demo.database import demo_database
+    from ..demo.demonstration import demonstrate
+
     console = aside()
     with progress(console, wanted=not json) as bars:
         observer = _Teller(bars, console, quiet=json)
@@ -250,6 +255,8 @@ def _show_place(console: Console, place: Place) -> None:
 
 
 def _document(shown: Demonstration, orders: int, place: Place) -> dict[str, Any]:
+    from ..demo.delivery import Disturbance
+
     plan, models = shown.plan, shown.models
     disturbance = Disturbance()
     return {

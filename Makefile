@@ -15,7 +15,7 @@ help:
 	@echo "make check   lint, format, types, import contracts"
 	@echo "make bench   measure against eventsourcing and against plain PostgreSQL"
 	@echo "make soak    run the long tests"
-	@echo "make cov     branch coverage of domain and projections"
+	@echo "make cov     branch coverage of domain and projections in the last run of the tests"
 	@echo "make format  rewrite the sources in the common format"
 	@echo "make lock    renew uv.lock and requirements.lock (needs uv)"
 	@echo "make clean   remove caches and .venv"
@@ -37,8 +37,9 @@ demo: setup
 	.venv/bin/onefold demo $(ARGS)
 
 test: setup
-	$(PY) -m pytest -n $(WORKERS) -m "not soak" $(ARGS)
-	@$(MAKE) --no-print-directory cov
+	@mkdir -p .cache/coverage
+	$(PY) -m pytest -n $(WORKERS) -m "not soak" --cov --cov-report= $(ARGS)
+	@$(if $(ARGS),,$(MAKE) --no-print-directory cov)
 
 soak: setup
 	$(PY) -m pytest -m soak $(ARGS)
@@ -47,10 +48,8 @@ bench: setup
 	$(PY) tests/bench/run.py $(ARGS)
 
 cov: setup
-	@mkdir -p .cache/coverage
-	$(PY) -m coverage run -m pytest -q -m "not soak" tests/domain tests/projections
-	$(PY) -m coverage report --include='domain/*,projections/*' --skip-covered
-	@$(PY) -m coverage json --quiet --include='domain/*,projections/*' -o .cache/coverage/report.json
+	$(PY) -m coverage report
+	@$(PY) -m coverage json --quiet -o .cache/coverage/report.json
 	@$(PY) tests/branch_bound.py .cache/coverage/report.json 95
 
 # The type checkers find the package by its folder's name: the link gives it that name in a checkout of any.

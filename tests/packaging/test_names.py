@@ -18,7 +18,8 @@ def test_no_module_of_the_product_is_loaded_under_two_names(pytestconfig: pytest
     for folder in ("domain", "projections", "infrastructure"):
         package = importlib.import_module(f"onefold.{folder}")
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            importlib.import_module(found.name)
+            if not found.name.endswith(".__main__"):
+                importlib.import_module(found.name)
     names: dict[Path, list[str]] = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)

@@ -12,8 +12,8 @@ from eventsourcing.domain import BaseAggregate, MetaAggregate
 from pydantic import BaseModel, ConfigDict, create_model
 from pydantic_core import to_json
 
-from .errors import DeclarationError
-from .event import Event, placed
+from .errors import DeclarationError, UnstorableValue
+from .event import Event, flaw_of_text, placed
 from .instant import ensure_aware, instant, microseconds
 from .lifecycle import Lifecycle
 
@@ -107,8 +107,9 @@ class Aggregate(BaseAggregate[str], metaclass=AggregateType):
             raise DeclarationError(
                 f"{cls.__name__} has no category; declare class {cls.__name__}(Aggregate, category=...)"
             )
-        if not key or "\x00" in key:
-            raise DeclarationError(f"key of a {cls.category} must be text without NUL, found {key!r}")
+        flaw = flaw_of_text(key)
+        if not key or flaw:
+            raise UnstorableValue(cls.category, "key", flaw or "is empty")
         return f"{cls.category}/{key}"
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from datetime import datetime
 from decimal import Decimal
 from operator import itemgetter
@@ -26,6 +26,7 @@ _set = object.__setattr__
 _new = object.__new__
 _tuple = tuple.__new__
 E = TypeVar("E", bound="Event")
+_OPEN = frozenset({Any, object, dict, list, tuple, set, frozenset})
 RESERVED = frozenset({"meta", "originator_id", "originator_version", "timestamp"})
 
 
@@ -139,6 +140,8 @@ class Event(BaseModel):
     event_name: ClassVar[str] = ""
     schema_version: ClassVar[int] = 1
     aggregate_class: ClassVar[type[Aggregate] | None] = None
+    open_fields: ClassVar[bool] = False
+    """Whether a field takes values of any type, which must be looked at one by one before they are stored."""
 
     if TYPE_CHECKING:
 
@@ -161,7 +164,9 @@ class Event(BaseModel):
                 f"{cls.__qualname__}: field name {min(clash)!r} is taken by Event; rename it"
             )
         for field, info in cls.model_fields.items():
-            if any(leaf is datetime for leaf in _leaves(info.annotation)):
+            leaves = set(_leaves(info.annotation, set()))
+            cls.open_fields = cls.open_fields or not leaves.isdisjoint(_OPEN)
+            if datetime in leaves:
                 raise DeclarationError(
                     f"{cls.__qualname__}.{field} is a plain datetime; declare it as Instant, "
                     "so that a value without a zone is refused"
@@ -257,7 +262,7 @@ def encode(event: Event) -> str:
         raise UnstorableValue(
             type(event).__qualname__, "?", f"cannot be written as JSON ({error})"
         ) from error
-    if "\\u0000" in text or "NaN" in text or "Infinity" in text:
+    if event.open_fields or "\\u0000" in text or "NaN" in text or "Infinity" in text:
         reject_unstorable(event)
     return text
 
@@ -275,13 +280,20 @@ def reject_unstorable_metadata(metadata: Mapping[str, Any]) -> None:
         raise UnstorableValue("metadata", path, reason)
 
 
+def flaw_of_text(value: str) -> str:
+    """Return why PostgreSQL cannot hold this text, empty if it can."""
+    if "\x00" in value:
+        return "contains a NUL character"
+    if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+        return "contains a lone surrogate"
+    return ""
+
+
 def _flaws(path: str, value: object) -> Iterator[tuple[str, str]]:
     match value:
         case str():
-            if "\x00" in value:
-                yield path, "contains a NUL character"
-            elif any("\ud800" <= letter <= "\udfff" for letter in value):
-                yield path, "contains a lone surrogate"
+            if flaw := flaw_of_text(value):
+                yield path, flaw
         case float():
             if not math.isfinite(value):
                 yield path, f"is {value}, which JSON cannot hold"
@@ -307,11 +319,16 @@ def _flaws(path: str, value: object) -> Iterator[tuple[str, str]]:
             return
 
 
-def _leaves(annotation: Any) -> Iterator[Any]:
+def _leaves(annotation: Any, seen: set[Any]) -> Iterator[Any]:
+    """Yield the types that an annotation is made of, also those inside of models."""
     if hasattr(annotation, "__metadata__"):
         annotation = annotation.__origin__
     arguments = get_args(annotation)
-    if not arguments:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel) and annotation not in seen:
+        seen.add(annotation)
+        for info in annotation.model_fields.values():
+            yield from _leaves(info.annotation, seen)
+    elif not arguments and isinstance(annotation, Hashable):
         yield annotation
     for argument in arguments:
-        yield from _leaves(argument)
+        yield from _leaves(argument, seen)

@@ -80,7 +80,7 @@ class Registry:
                 self._decoders[name, schema_version] = decode
         return decode
 
-    def decode(self, name: str, schema_version: int, data: str | bytes, meta: EventMeta) -> Event:
+    def decode(self, name: str, schema_version: int, data: str | bytes | None, meta: EventMeta) -> Event:
         """Return the stored event, upcast and bound to `meta`.
 
         Raises `UnknownEventType` or `UndecodableEvent`, both naming type, stream, version and position.
@@ -88,6 +88,9 @@ class Registry:
         decode = self._decoders.get((name, schema_version)) or self.decoder(name, schema_version)
         if decode is None:
             raise UnknownEventType(name, schema_version, meta.stream, meta.version, meta.position)
+        if data is None:
+            reason = "it is not JSON (encrypted or compressed by another mapper)"
+            raise UndecodableEvent(name, meta.stream, meta.version, meta.position, reason)
         try:
             event = decode(data)
         except ValidationError as error:

@@ -7,6 +7,8 @@ starts again from the stored checkpoint.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -16,6 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..domain.errors import OnefoldError
 from ..domain.event import Event, EventMeta, at
+from ..domain.registry import Decode
 from .errors import FailedEvent, ProjectionFailed, RowRefused
 from .guards import DUPLICATE, judge
 from .ports import Checkpoint, Kept, Key, LogReader, Page, ReadModel, Record
@@ -23,6 +26,9 @@ from .projection import AnyProjection, Projection
 
 PAGE = 10_000
 """Events in a page while there is a backlog."""
+
+PATIENCE = 0.3
+"""Share of the lease after which a page is cut, so that slow folds do not lose the lease again and again."""
 
 CACHED_ROWS = 100_000
 """Rows kept in memory between pages; above it they are dropped once everything is written."""
@@ -37,6 +43,15 @@ class Folded(NamedTuple):
 
     changes: dict[Key, Kept]
     upto: int
+    applied: int
+    duplicates: int
+    failure: FailedEvent | None
+
+
+class _Work(NamedTuple):
+    write: Callable[[Checkpoint], Checkpoint]
+    upto: int
+    read: int
     applied: int
     duplicates: int
     failure: FailedEvent | None
@@ -57,6 +72,19 @@ class Progress:
     held: bool = True
     waiting: bool = False
 
+    def count(self, work: _Work) -> None:
+        """Add what was done."""
+        self.read += work.read
+        self.applied += work.applied
+        self.duplicates += work.duplicates
+
+    def discount(self, work: _Work | None) -> None:
+        """Take off what was counted before its write was refused, if anything was."""
+        if work is not None:
+            self.read -= work.read
+            self.applied -= work.applied
+            self.duplicates -= work.duplicates
+
 
 class Folder:
     """Folds pages of one `Projection`, with the rows that were seen before in memory."""
@@ -66,23 +94,28 @@ class Folder:
         self._keys: dict[str, Key] = {}
         self._projection = projection
         registry = projection.registry
-        self._folds = {
-            name: (
-                fold,
-                event_class.schema_version if name == event_class.event_name else 0,
-                registry.decoder(event_class.event_name, event_class.schema_version),
-            )
-            for event_class, fold in projection.folds.items()
-            for name in registry.names_read_as(event_class)
-        }
+        # By stored name: the fold and decoder of the schema version that needs no upcast.
+        self._folds: dict[str, tuple[Any, int, Decode | None]] = dict.fromkeys(
+            projection.types() or (), (None, 0, None)
+        )
+        for event_class, fold in projection.folds.items():
+            version = event_class.schema_version
+            decoder = registry.decoder(event_class.event_name, version)
+            self._folds[event_class.event_name] = (fold, version, decoder)
 
     def forget(self) -> None:
         """Drop every row in memory."""
         self.rows.clear()
         self._keys.clear()
 
-    def fold(self, page: Page, load: Callable[[set[Key]], Mapping[Key, Kept]]) -> Folded:
-        """Fold a page up to its end or its first failure; `load` gives the rows that are not in memory."""
+    def fold(
+        self, page: Page, load: Callable[[set[Key]], Mapping[Key, Kept]], *, seconds: float = math.inf
+    ) -> Folded:
+        """Fold a page up to its end, its first failure, or until about `seconds` have passed.
+
+        `load` gives the rows that are not in memory.
+        """
+        deadline = time.monotonic() + seconds
         folds, rows = self._folds, self.rows
         if self._projection.key is None:
             keyed, failure = self._keyed_by_stream(page.records), None
@@ -95,8 +128,11 @@ class Folder:
                 rows[key] = found.get(key, _NOTHING)
         changes: dict[Key, Kept] = {}
         applied = duplicates = 0
+        folds_of_classes, now = self._projection.folds, time.monotonic
         for key, record in keyed:
             position = record[0]
+            if now() > deadline and applied:
+                return Folded(changes, position - 1, applied, duplicates, None)
             seen, row = rows[key]
             if judge(position, seen) is DUPLICATE:
                 duplicates += 1
@@ -107,6 +143,9 @@ class Folder:
                     event = at(validate(record[8]), record)
                 else:
                     event = self._decode(record)
+                    fold = folds_of_classes.get(type(event))
+                    if fold is None:
+                        continue
                 after = fold(row, event)
             except Exception as error:  # noqa: BLE001 - whatever a user's fold raises stops the projection
                 failure = failed(record, self._named(record, error))
@@ -119,10 +158,11 @@ class Folder:
 
     def _keyed_by_stream(self, records: Sequence[Record]) -> list[tuple[Key, Record]]:
         folds, keys = self._folds, self._keys
-        for record in records:
+        concerned = [record for record in records if record[7] in folds]
+        for record in concerned:
             if record[6] not in keys:
                 keys[record[6]] = (record[6].partition("/")[2],)
-        return [(keys[record[6]], record) for record in records if record[7] in folds]
+        return [(keys[record[6]], record) for record in concerned]
 
     def _keyed_by_event(
         self, records: Sequence[Record]
@@ -132,7 +172,8 @@ class Folder:
         for record in records:
             if record[7] in folds:
                 try:
-                    key = key_of(self._decode(record))
+                    event = self._decode(record)
+                    key = key_of(event) if type(event) in self._projection.folds else None
                 except Exception as error:  # noqa: BLE001 - whatever a user's key raises stops the projection
                     return keyed, failed(record, error)
                 if key is not None:
@@ -140,9 +181,7 @@ class Folder:
         return keyed, None
 
     def _decode(self, record: Record) -> Event:
-        return self._projection.registry.decode(
-            record[7], record[5], record[8] or "", _tuple(EventMeta, record)
-        )
+        return self._projection.registry.decode(record[7], record[5], record[8], _tuple(EventMeta, record))
 
     def _named(self, record: Record, error: Exception) -> Exception:
         """Return the error that names the event, if it is the event that cannot be decoded."""
@@ -171,6 +210,7 @@ class Engine:
     """Entered while there is a backlog."""
     _folder: Folder | None = field(default=None, init=False)
     _token: int = field(default=-1, init=False)
+    _uncertain: _Work | None = field(default=None, init=False)
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> Progress:
         """Apply what is in the log until its present end, or until `stop()` says so.
@@ -178,12 +218,15 @@ class Engine:
         Raises `ProjectionFailed` at an event that cannot be applied, after everything before it was applied;
         `Fenced` when another worker took over; the errors of the database as they come.
         """
+        progress = Progress()
+        self._uncertain = None
         try:
             try:
-                return self._run(stop)
-            except RowRefused as refused:
+                return self._run(stop, progress)
+            except RowRefused:
                 self.forget()
-                return self._isolate(stop, refused)
+                progress.discount(self._uncertain)
+                return self._isolate(stop, progress)
         except BaseException:
             self.forget()
             raise
@@ -193,15 +236,16 @@ class Engine:
         self._folder = None
         self._token = -1
 
-    def _run(self, stop: Callable[[], bool]) -> Progress:
+    def _run(self, stop: Callable[[], bool], progress: Progress) -> Progress:
         checkpoint = self.model.claim()
         if checkpoint is None:
             self.forget()
-            return Progress(held=False)
+            progress.held = False
+            return progress
         if checkpoint.token != self._token:
             self.forget()
             self._token = checkpoint.token
-        progress = Progress(position=checkpoint.position)
+        progress.position = checkpoint.position
         types = self.projection.types()
         page = self.reader.read(checkpoint.position, self.page, types)
         if len(page.records) < self.page:
@@ -231,7 +275,9 @@ class Engine:
             while page.records and not stop():
                 reading = ahead.start(partial(self.reader.read, page.upto, self.page, types))
                 checkpoint = self._apply(page, checkpoint, progress, behind)
-                page = reading.result()
+                page, read = reading.result(), page
+                if checkpoint.position < read.upto:
+                    page = self.reader.read(checkpoint.position, self.page, types)
             behind.settle()
         return page
 
@@ -243,17 +289,15 @@ class Engine:
         behind: _Beside[Checkpoint] | None = None,
     ) -> Checkpoint:
         work = self._work(page, behind)
-        progress.read += len(page.records)
-        if behind is not None:
-            behind.settle()
+        self._settle(behind)
         if behind is None or work.failure is not None:
             moved = work.write(checkpoint)
         else:
             moved = Checkpoint(work.upto, checkpoint.token)
             behind.start(lambda: work.write(checkpoint))
+            self._uncertain = work
         progress.position = work.upto
-        progress.applied += work.applied
-        progress.duplicates += work.duplicates
+        progress.count(work)
         if self.on_page is not None:
             self.on_page(progress)
         if work.failure is not None:
@@ -263,37 +307,50 @@ class Engine:
     def _work(self, page: Page, behind: _Beside[Checkpoint] | None) -> _Work:
         projection, model = self.projection, self.model
         if not isinstance(projection, Projection):
-            return _Work(lambda at: model.handle(page, at), page.upto, len(page.records), 0, None)
+            types = projection.types()
+            concerned = sum(types is None or record[7] in types for record in page.records)
+            return _Work(lambda at: model.handle(page, at), page.upto, len(page.records), concerned, 0, None)
         folder = self._folder
         if folder is None:
             folder = self._folder = Folder(projection)
         if len(folder.rows) > self.cached_rows:
-            if behind is not None:
-                behind.settle()
+            self._settle(behind)
             folder.forget()
-        changes, upto, applied, duplicates, failure = folder.fold(page, model.load)
+        try:
+            changes, upto, applied, duplicates, failure = folder.fold(
+                page, model.load, seconds=PATIENCE * projection.lease
+            )
+        except RowRefused:
+            self._settle(behind)
+            raise
 
         def write(at: Checkpoint) -> Checkpoint:
             return model.write(changes, at, upto) if upto > at.position else at
 
-        return _Work(write, upto, applied, duplicates, failure)
+        return _Work(write, upto, len(page.records), applied, duplicates, failure)
 
-    def _isolate(self, stop: Callable[[], bool], refused: RowRefused) -> Progress:
+    def _settle(self, behind: _Beside[Checkpoint] | None) -> None:
+        if behind is not None:
+            behind.settle()
+        self._uncertain = None
+
+    def _isolate(self, stop: Callable[[], bool], progress: Progress) -> Progress:
         """Go on in ever smaller pages until the event that the database or its handler refuses stands alone."""
-        progress = Progress()
         limit = self.page
         while not stop():
             checkpoint = self.model.claim()
             if checkpoint is None:
-                return Progress(held=False)
+                progress.held = False
+                break
             progress.position = checkpoint.position
             page = self.reader.read(checkpoint.position, limit, self.projection.types())
+            progress.waiting = page.waiting
             if not page.records:
                 break
             try:
                 self._apply(page, checkpoint, progress)
-            except RowRefused as again:
-                refused = again
+                limit = min(2 * limit, self.page)
+            except RowRefused as refused:
                 self.forget()
                 if len(page.records) == 1:
                     raise ProjectionFailed(
@@ -301,14 +358,6 @@ class Engine:
                     ) from refused
                 limit = len(page.records) // 2
         return progress
-
-
-class _Work(NamedTuple):
-    write: Callable[[Checkpoint], Checkpoint]
-    upto: int
-    applied: int
-    duplicates: int
-    failure: FailedEvent | None
 
 
 class _Beside(Generic[T]):

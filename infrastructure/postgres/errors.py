@@ -10,15 +10,15 @@ from ...domain.errors import OnefoldError
 class VersionConflict(OnefoldError):
     """Someone else appended to the stream: its version is not the expected one. Nothing was written.
 
-    Attributes: `stream`, `expected` (the version before the append) and `found`.
+    Attributes: `stream`, `expected` (the version before the append) and `found` (None where it could not be read).
     """
 
-    def __init__(self, stream: str, expected: int, found: int) -> None:
+    def __init__(self, stream: str, expected: int, found: int | None) -> None:
         self.stream = stream
         self.expected = expected
         self.found = found
         super().__init__(
-            f"stream {stream}: expected version {expected}, found {found}; nothing was written. "
+            f"stream {stream}: expected version {expected}, found {'another' if found is None else found}; nothing was written. "
             "Load the aggregate again and repeat the command"
         )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import psycopg
+import psycopg_pool
 from psycopg.sql import Identifier, Literal
 from pydantic_core import to_json
 
@@ -24,6 +26,7 @@ from .sql import statement
 from .wire import meta_of
 
 T = TypeVar("T")
+CHANNEL_BYTES = 63
 END = 2**63 - 1
 ATTEMPTS = 5
 """Tries of an append whose connection is lost, or whose transaction the server gave up for another's sake."""
@@ -54,7 +57,7 @@ class EventLog:
         self.name = name
         self.registry = registry
         table = Identifier("onefold", name)
-        self.channel = f"onefold_{name}"
+        self.channel = channel_of(name)
         wake = {"log": table, "channel": Literal(self.channel)}
         self._append_one = (statement("append_one", log=table), statement("append_one_and_wake", **wake))
         self._append_many = (statement("append_many", log=table), statement("append_many_and_wake", **wake))
@@ -97,7 +100,7 @@ class EventLog:
         """Return the stream's events with versions above `after` and up to `upto`, in order."""
         registry = self.registry
         records = self.reading(lambda connection: self.records(connection, stream, after, upto))
-        return [registry.decode(record[7], record[5], _data(record), meta_of(record)) for record in records]
+        return [registry.decode(record[7], record[5], record[8], meta_of(record)) for record in records]
 
     def reading(self, work: Callable[[psycopg.Connection[Any]], T]) -> T:
         """Return what `work` reads on a connection of the pool; another one is tried when it is lost."""
@@ -130,7 +133,7 @@ class EventLog:
 
     def event(self, record: Record) -> Event:
         """Return the decoded event of a record."""
-        return self.registry.decode(record[7], record[5], _data(record), meta_of(record))
+        return self.registry.decode(record[7], record[5], record[8], meta_of(record))
 
     def _together(self, requests: Sequence[Request[list[Parameters], list[Appended]]]) -> None:
         if len(requests) == 1:
@@ -232,9 +235,12 @@ class EventLog:
         for parameters in prepared:
             expected.setdefault(parameters.stream, parameters.version - 1)
         if connection.info.transaction_status == psycopg.pq.TransactionStatus.INERROR:
-            # Inside the caller's transaction nothing can be read any more; a second connection can.
-            with self.pool.connection() as other:
-                found = self.versions(other, list(expected))
+            # Inside the caller's transaction nothing can be read any more; another connection can, if one is free.
+            try:
+                with self.pool.connection(timeout=0.5) as other:
+                    found = self.versions(other, list(expected))
+            except psycopg_pool.PoolTimeout:
+                return VersionConflict(first.stream, first.version - 1, None)
         else:
             found = self.versions(connection, list(expected))
         for stream, version in expected.items():
@@ -296,14 +302,20 @@ def _bound(event: Event, parameters: Parameters, placed: Appended) -> Event:
     return event.bound(meta_of(record))
 
 
-def _data(record: Record) -> str:
-    return record[8] if record[8] is not None else ""
-
-
 def lost(error: BaseException) -> bool:
     """Tell whether an error means that the connection to the server is gone."""
+    if isinstance(error, psycopg_pool.PoolTimeout | psycopg_pool.PoolClosed | psycopg_pool.TooManyRequests):
+        return False
     return isinstance(error, psycopg.OperationalError) and (
         error.sqlstate is None
         or error.sqlstate in {"57P01", "57P02", "57P03"}
         or error.sqlstate.startswith("08")
     )
+
+
+def channel_of(log: str) -> str:
+    """Return the channel on which the appends to a log wake those who wait for them; at most 63 bytes."""
+    channel = f"onefold_{log}"
+    if len(channel.encode()) <= CHANNEL_BYTES:
+        return channel
+    return f"onefold_{hashlib.sha256(log.encode()).hexdigest()[:32]}"

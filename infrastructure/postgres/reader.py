@@ -116,7 +116,7 @@ class LogReader:
 
     def event(self, record: Record) -> Event:
         """Return the decoded event of a record."""
-        return self._registry.decode(record[7], record[5], record[8] or "", meta_of(record))
+        return self._registry.decode(record[7], record[5], record[8], meta_of(record))
 
     def head(self) -> int:
         """Return the highest position that is visible now, 0 for an empty log."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -34,14 +33,13 @@ from ..identity import new_event_id
 from .datastore import retried
 from .horizon import Horizon
 from .jsonstate import json_of, timestamp_of
-from .log import END, WAKE_INTERVAL
+from .log import END, WAKE_INTERVAL, channel_of
 from .sql import statement
 from .stored import EncodedEvent, RecordedEvent, RecordedNotification
 from .subscription import LogSubscription
 
 PATIENCE = 0.25
 """Seconds for which a selection waits when nothing but a hole that may still be filled stands where it starts."""
-CHANNEL_BYTES = 63
 FIRST_SPAN = 100
 LAST_SPAN = 4000
 """Events that one statement looks through for topics; each that finds too few doubles it."""
@@ -524,14 +522,6 @@ class SnapshotRecorder(KeptRecorder):
                 "the snapshot of %s was not kept, its events are: %s", stored_events[0].originator_id, error
             )
         return None
-
-
-def channel_of(table: str) -> str:
-    """Return the channel on which the appends to a log wake those who wait for them; at most 63 bytes."""
-    channel = f"onefold_{table}"
-    if len(channel.encode()) <= CHANNEL_BYTES:
-        return channel
-    return f"onefold_{hashlib.sha256(table.encode()).hexdigest()[:32]}"
 
 
 def _meta(row: tuple[Any, ...]) -> EventMeta:

@@ -53,7 +53,7 @@ class Repository(Generic[A]):
         decode = self.log.registry.decode
         follow = aggregate.follow
         for record in records:
-            follow(decode(record[7], record[5], record[8] or "", meta_of(record)))
+            follow(decode(record[7], record[5], record[8], meta_of(record)))
         if aggregate.version == 0:
             raise AggregateNotFound(stream)
         if version is not None and aggregate.version < version:

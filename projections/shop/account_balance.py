@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from ...domain.account import Account
 from ...domain.event import Event
-from ...domain.money import Money
+from ...domain.money import Money, plus
 from ..projection import Projection
 from ..row import Row
 
@@ -43,7 +43,7 @@ def _moved(row: AccountBalance | None, event: Event, amount: Money) -> AccountBa
     known = _known(row, event)
     if known.currency not in (None, amount.currency):
         return known
-    balance = known.balance + amount.amount
+    balance = plus(known.balance, amount.amount)
     return known.evolve(
         balance=balance, currency=amount.currency, lowest_balance=min(known.lowest_balance, balance)
     )

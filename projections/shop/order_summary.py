@@ -7,6 +7,7 @@ from decimal import Decimal
 
 from pydantic import AwareDatetime
 
+from ...domain.money import plus
 from ...domain.order import Order, OrderFact
 from ..projection import Projection
 from ..row import Row
@@ -64,7 +65,7 @@ def payment_received(row: OrderSummary | None, event: Order.PaymentReceived) -> 
         moved = moved.evolve(currency=event.amount.currency)
     if moved.currency != event.amount.currency:
         return moved
-    return moved.evolve(paid=moved.paid + event.amount.amount)
+    return moved.evolve(paid=plus(moved.paid, event.amount.amount))
 
 
 @order_summary.on(Order.Delivered)

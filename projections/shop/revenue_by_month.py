@@ -9,6 +9,7 @@ from importlib import resources
 from typing import NamedTuple
 
 from ...domain.event import Event
+from ...domain.money import plus
 from ...domain.order import Order
 from ..projection import SqlProjection
 
@@ -47,7 +48,9 @@ def revenue_of(events: Iterable[Event]) -> list[MonthRevenue]:
                 placed[stream] = event
         elif isinstance(event, Order.PaymentReceived):
             sums = paid.setdefault(stream, {})
-            sums[event.amount.currency] = sums.get(event.amount.currency, Decimal(0)) + event.amount.amount
+            sums[event.amount.currency] = plus(
+                sums.get(event.amount.currency, Decimal(0)), event.amount.amount
+            )
     totals: dict[tuple[date, str], tuple[int, Decimal]] = {}
     for stream, event in placed.items():
         month = event.placed_on.replace(day=1)
@@ -55,6 +58,6 @@ def revenue_of(events: Iterable[Event]) -> list[MonthRevenue]:
             orders, revenue = totals.get((month, currency), (0, Decimal(0)))
             totals[month, currency] = (
                 orders + (currency == event.currency),
-                revenue + paid.get(stream, {}).get(currency, Decimal(0)),
+                plus(revenue, paid.get(stream, {}).get(currency, Decimal(0))),
             )
     return [MonthRevenue(*key, *value) for key, value in sorted(totals.items())]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onefold.domain.aggregate import Aggregate, OutOfSequence, SnapshotCodec, applies
-from onefold.domain.errors import DeclarationError, IllegalTransition
+from onefold.domain.errors import DeclarationError, IllegalTransition, UnstorableValue
 from onefold.domain.event import Event, EventMeta
 from onefold.domain.instant import NaiveInstant
 from onefold.domain.lifecycle import Lifecycle, Transition
@@ -156,9 +156,12 @@ def test_an_aggregate_is_not_made_by_calling_its_class() -> None:
         Lamp.create_id()
 
 
-@pytest.mark.parametrize("key", ["", "a\x00b"])
-def test_a_key_is_text_without_nul(key: str) -> None:
-    with pytest.raises(DeclarationError, match="key of a lamp must be text without NUL"):
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [("", "is empty"), ("a\x00b", "contains a NUL"), ("\ud800", "contains a lone surrogate")],
+)
+def test_a_key_is_text_that_the_database_can_hold(key: str, reason: str) -> None:
+    with pytest.raises(UnstorableValue, match=f"lamp: field key {reason}"):
         Lamp.new(key)
 
 

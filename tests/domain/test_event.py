@@ -267,3 +267,23 @@ def test_mutate_makes_the_aggregate_of_an_event_and_moves_it_on() -> None:
 def test_mutate_of_an_event_without_an_aggregate_is_refused() -> None:
     with pytest.raises(DeclarationError, match="Noted belongs to no aggregate class"):
         Noted().bound(EventMeta("note/1", 1)).mutate(None)
+
+
+class Parcel(BaseModel):
+    packed_at: datetime
+
+
+class Loose(Event, name="looseness.seen"):
+    contents: Any
+
+
+def test_a_plain_datetime_inside_of_a_value_object_is_refused_when_the_event_is_declared() -> None:
+    with pytest.raises(DeclarationError, match="parcel is a plain datetime"):
+
+        class Sent(Event, name="parcel.sent"):
+            parcel: Parcel
+
+
+def test_a_naive_datetime_in_a_field_of_any_type_is_refused_before_it_is_stored() -> None:
+    with pytest.raises(UnstorableValue, match="field contents.at is a datetime without a zone"):
+        encode(Loose(contents={"at": datetime(2026, 1, 1)}))

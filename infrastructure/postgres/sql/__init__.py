@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import resources
-from typing import LiteralString
+from typing import Any
 
 from psycopg.sql import SQL, Composable
 
 
 @cache
-def _text(name: str) -> LiteralString:
+def _text(name: str) -> Any:
+    # Not literal to a type checker, though nothing but this package can write it.
     return resources.files(__name__).joinpath(f"{name}.sql").read_text("utf-8")
 
 

@@ -17,8 +17,9 @@ class VersionConflict(OnefoldError):
         self.stream = stream
         self.expected = expected
         self.found = found
+        present = "another" if found is None else str(found)
         super().__init__(
-            f"stream {stream}: expected version {expected}, found {'another' if found is None else found}; nothing was written. "
+            f"stream {stream}: expected version {expected}, found {present}; nothing was written. "
             "Load the aggregate again and repeat the command"
         )
 

@@ -285,5 +285,5 @@ def test_a_plain_datetime_inside_of_a_value_object_is_refused_when_the_event_is_
 
 
 def test_a_naive_datetime_in_a_field_of_any_type_is_refused_before_it_is_stored() -> None:
-    with pytest.raises(UnstorableValue, match="field contents.at is a datetime without a zone"):
+    with pytest.raises(UnstorableValue, match=r"field contents\.at is a datetime without a zone"):
         encode(Loose(contents={"at": datetime(2026, 1, 1)}))

@@ -16,7 +16,7 @@ from ..projections.errors import ProjectionFailed
 from ..projections.projection import AnyProjection
 from .backoff import Backoff
 from .postgres.columns import register
-from .postgres.errors import Fenced
+from .postgres.errors import Fenced, ReadModelChanged
 from .postgres.pool import configure
 from .postgres.reader import LogReader
 from .postgres.readmodel import ReadModelStore, prepare, worker_name
@@ -74,7 +74,7 @@ class Worker:
         not. Raises `ProjectionFailed` when the policy gives up on an event.
         """
         deadline = time.monotonic() + patience
-        total = Progress()
+        total = Progress(held=False)
         with self._closing():
             while True:
                 progress = self._attempt()
@@ -125,7 +125,7 @@ class Worker:
     def rebuild(self) -> Progress:
         """Make the tables anew and apply the whole log; raises `Fenced` if another worker does not let go."""
         with self._closing():
-            model = self._connected()[1]
+            model = self._connected(rebuilding=True)[1]
             deadline = time.monotonic() + 2 * self.projection.lease
             while not model.claim_for_rebuild():
                 if time.monotonic() > deadline or self._stopping.is_set():
@@ -134,7 +134,11 @@ class Worker:
             model.reset()
             if self._engine is not None:
                 self._engine.forget()
-            return self._connected()[0].run(self._stopping.is_set)
+            try:
+                return self._connected()[0].run(self._stopping.is_set)
+            except ProjectionFailed as error:
+                model.note_failure(error.event)
+                raise
 
     def _wait(self, seen: int, timeout: float) -> int:
         if self._wakeup is None:
@@ -166,10 +170,11 @@ class Worker:
         self._stopping.wait(delay)
         return None
 
-    def _connected(self) -> tuple[Engine, ReadModelStore]:
+    def _connected(self, *, rebuilding: bool = False) -> tuple[Engine, ReadModelStore]:
         if self._engine is None or self._model is None:
             reader, writer, loader = (self._connect(role) for role in ("read", "write", "load"))
-            prepare(writer, self.projection)
+            with contextlib.suppress(*([ReadModelChanged] if rebuilding else [])):
+                prepare(writer, self.projection)
             log_reader = LogReader(reader, log=self.projection.log, registry=self.projection.registry)
             self._model = ReadModelStore(self.projection, writer, loader, log_reader, owner=self.owner)
             self._engine = Engine(

@@ -19,7 +19,7 @@ from ...domain.money import plus
 from ..connection import without_password
 from ..settings import Settings
 from .options import AsJson
-from .output import aside, cell, heading, plain, progress, report, seconds, sign, table, write_json
+from .output import aside, cell, fitted, heading, plain, progress, report, seconds, sign, table, write_json
 from .problems import PROBLEMS
 from .status import document as status_document
 from .status import overview
@@ -105,7 +105,7 @@ def _show(console: Console, shown: Demonstration, place: Place) -> None:
         f"at worst {lag.worst_events:,} events and {seconds(lag.worst_seconds)}, "
         f"in the end {lag.final_events:,} events"
     )
-    console.print(overview(shown.status))
+    console.print(overview(console, shown.status))
     _show_verdict(console, shown.verdict)
     console.print(f"{seconds(shown.seconds)}, seed {shown.seed}", style="dim")
     if place.kept:
@@ -169,7 +169,7 @@ def _show_models(console: Console, shown: Demonstration) -> None:
             f"{cell(order.paid)} {order.currency}",
             cell(order.items),
         )
-    console.print(rows)
+    console.print(fitted(console, rows, "customer", "items", "placed"))
     _more(console, len(models.orders), f"paid in all {cell(_total(row.paid for row in models.orders))} EUR")
 
     heading(console, "account_balance", f"{len(models.balances):,} rows")
@@ -182,7 +182,7 @@ def _show_models(console: Console, shown: Demonstration) -> None:
             cell(account.lowest_balance),
             cell(account.version),
         )
-    console.print(rows)
+    console.print(fitted(console, rows, "version", "opened"))
     _more(
         console,
         len(models.balances),

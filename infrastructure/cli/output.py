@@ -24,15 +24,17 @@ from rich.text import Text
 
 from .document import instant, rendered
 
+WIDE = 1000
+
 
 def report() -> Console:
     """Return the console for what a command has to say."""
-    return Console(highlight=False, emoji=False)
+    return Console(highlight=False, emoji=False, markup=False)
 
 
 def aside() -> Console:
     """Return the console for progress, hints and errors."""
-    return Console(stderr=True, highlight=False, emoji=False)
+    return Console(stderr=True, highlight=False, emoji=False, markup=False)
 
 
 def write_json(document: Any) -> None:
@@ -64,6 +66,26 @@ def table(*columns: str, right: Iterable[str] = ()) -> Table:
     numbers = set(right)
     for column in columns:
         made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    return made
+
+
+def fitted(console: Console, rows: Table, *spare: str) -> Table:
+    """Return the table without those of its spare columns, the first given first, that the console has no room for."""
+    for header in spare:
+        wide = console.measure(rows, options=console.options.update(width=WIDE, max_width=WIDE))
+        if wide.maximum > console.width:
+            rows = _without(rows, header)
+    return rows
+
+
+def _without(rows: Table, header: str) -> Table:
+    kept = [column for column in rows.columns if column.header != header]
+    made = table(
+        *(str(column.header) for column in kept),
+        right=[str(column.header) for column in kept if column.justify == "right"],
+    )
+    for cells in zip(*(column.cells for column in kept), strict=True):
+        made.add_row(*cells)
     return made
 
 

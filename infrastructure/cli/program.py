@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from importlib.metadata import version
@@ -22,6 +23,8 @@ from .application import AppNotFound
 from .problems import PROBLEMS, USAGE, WrongUse
 
 INTERRUPTED = 130
+QUESTION = re.compile(r" Is the server running [^?]*\?")
+"""What libpq asks back when it is refused."""
 
 MISUSES = (
     WrongUse,
@@ -74,7 +77,8 @@ def explained(error: BaseException) -> tuple[str, int]:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split()) or type(error).__name__
+    return QUESTION.sub("", text)
 
 
 def _show_version(wanted: bool) -> None:

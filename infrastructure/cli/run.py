@@ -71,14 +71,14 @@ def run(
         raise WrongUse(f"application {app} has no projections to run")
     console = aside()
     with _logging(console), writable() as url:
-        runner = Runner(url, chosen, page=page, on_end=_tell)
+        runner = Runner(url, chosen, page=page, on_end=None if once else _tell)
         part = App(aggregates=application.aggregates, projections=chosen)
         # What is loaded by now stays: the collector need not look at it again.
         gc.freeze()
         with _stopping(stop_on_eof) as request:
             runner.start(once=once)
             try:
-                _attend(runner, request, console, None if once or json else _Board(url, part))
+                _attend(runner, request, console, None if once or json else _Board(url, part, console))
             finally:
                 runner.stop()
                 runs = runner.join()
@@ -143,7 +143,8 @@ def _attend(runner: Runner, request: _Request, console: Console, board: _Board |
 class _Board:
     """What a terminal shows while projections run: the status, and how to stop."""
 
-    def __init__(self, url: str, app: App) -> None:
+    def __init__(self, url: str, app: App, console: Console) -> None:
+        self._console = console
         self._url = url
         self._app = app
         self._connection: psycopg.Connection[Any] | None = None
@@ -153,7 +154,7 @@ class _Board:
         try:
             if self._connection is None or self._connection.broken:
                 self._connection = connected(self._url)
-            shown = overview(status_of(self._connection, self._app))
+            shown = overview(self._console, status_of(self._connection, self._app))
         except psycopg.Error as error:
             shown = Text(f"the database does not answer: {' '.join(str(error).split())}", "yellow")
         return Group(shown, Text("Ctrl-C finishes the page in hand and stops", "dim"))
@@ -170,7 +171,7 @@ class _Board:
 def _logging(console: Console) -> Iterator[None]:
     handler: logging.Handler
     if console.is_terminal:
-        handler = RichHandler(console=console, show_path=False, markup=False, omit_repeated_times=False)
+        handler = RichHandler(console=console, show_path=False, markup=False, log_time_format="%H:%M:%S")
     else:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

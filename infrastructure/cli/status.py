@@ -13,7 +13,7 @@ from ..status import status as status_of
 from .application import SHOP, load_app
 from .database import readable
 from .options import Application, AsJson
-from .output import cell, moment, plain, report, seconds, sign, table, write_json
+from .output import cell, fitted, moment, plain, report, seconds, sign, table, write_json
 from .problems import PROBLEMS
 
 COLOURS = {
@@ -87,7 +87,7 @@ def document(found: Status) -> dict[str, Any]:
 
 def show(console: Console, found: Status) -> None:
     """Print the status for people."""
-    console.print(overview(found))
+    console.print(overview(console, found))
     for projection in found.projections:
         if projection.failure is not None:
             console.print(sign(console, False), _words(projection))
@@ -104,8 +104,8 @@ def show(console: Console, found: Status) -> None:
         console.print(Text(f"also in this database, of other applications: {', '.join(found.others)}", "dim"))
 
 
-def overview(found: Status) -> RenderableType:
-    """Return the logs as lines and the projections as a table."""
+def overview(console: Console, found: Status) -> RenderableType:
+    """Return the logs as lines and the projections as a table that the console has room for."""
     lines: list[RenderableType] = []
     for log in found.logs:
         if log.there:
@@ -118,7 +118,13 @@ def overview(found: Status) -> RenderableType:
             )
         )
     rows = table(
-        "projection", "state", "position", "lag", "behind", "worker", right=("position", "lag", "behind")
+        "projection",
+        "state",
+        "position",
+        "lag",
+        "behind",
+        "worker (lease)",
+        right=("position", "lag", "behind"),
     )
     for projection in found.projections:
         rows.add_row(
@@ -129,7 +135,7 @@ def overview(found: Status) -> RenderableType:
             seconds(projection.lag_seconds) if projection.lag.number else "–",
             _worker(projection),
         )
-    return Group(*lines, rows)
+    return Group(*lines, fitted(console, rows, "worker (lease)", "position"))
 
 
 def _count(count: Count) -> str:
@@ -140,8 +146,8 @@ def _worker(projection: ProjectionStatus) -> str:
     if projection.owner is None:
         return "–"
     left = projection.lease_seconds or 0.0
-    lease = f"lease {left:.1f} s" if left > 0 else f"gone since {seconds(-left)}"
-    return f"{plain(projection.owner)}, {lease}"
+    host_and_process = projection.owner.rpartition(":")[0] or projection.owner
+    return f"{plain(host_and_process)} ({f'{left:.0f} s' if left > 0 else f'gone since {seconds(-left)}'})"
 
 
 def _words(projection: ProjectionStatus) -> str:

@@ -7,14 +7,17 @@ from .domain.instant import Instant, from_local
 from .domain.lifecycle import Lifecycle, Transition, Verdict
 from .domain.money import Money
 from .domain.registry import Registry, registry
+from .infrastructure.postgres.errors import AggregateNotFound, VersionConflict
 from .infrastructure.store import NotCaughtUp, Store, connect
 from .projections.app import App
+from .projections.errors import ProjectionFailed
 from .projections.policies import Retry, Stop
 from .projections.projection import Handler, Projection, SqlProjection, projection
 from .projections.row import Row
 
 __all__ = [
     "Aggregate",
+    "AggregateNotFound",
     "App",
     "CommandRefused",
     "Event",
@@ -27,6 +30,7 @@ __all__ = [
     "NotCaughtUp",
     "OnefoldError",
     "Projection",
+    "ProjectionFailed",
     "Registry",
     "Retry",
     "Row",
@@ -35,6 +39,7 @@ __all__ = [
     "Store",
     "Transition",
     "Verdict",
+    "VersionConflict",
     "applies",
     "connect",
     "from_local",

@@ -22,6 +22,10 @@ from .errors import Fenced, ReadModelChanged
 from .sql import statement
 from .table import Table
 
+MOVE = "SELECT onefold.move_checkpoint(%s, %s, %s, %s, %s, %s)"
+FENCED = "OF001"
+"""SQLSTATE of a checkpoint that is no longer where its worker has left it; see migration 0001."""
+
 REFUSALS = (psycopg.DataError, psycopg.IntegrityError, TypeError, ValueError, OverflowError, struct.error)
 
 
@@ -98,7 +102,6 @@ class ReadModelStore:
             "lease": projection.lease,
         }
         self._claim = statement("claim")
-        self._move = statement("move_checkpoint")
         self._held: Checkpoint | None = None
         self._renewed = 0.0
         # A worker that is stopped in mid-transaction must not block the one that replaces it.
@@ -130,15 +133,18 @@ class ReadModelStore:
     def write(self, changes: Mapping[Key, Kept], at: Checkpoint, upto: int) -> Checkpoint:
         """Write rows and move the checkpoint, in one transaction."""
         assert self._table is not None
-        with self._moving(at, upto):
+        with self._fenced(at):
             if changes:
-                self._table.merge(self._writer, changes)
+                self._table.merge(self._writer, changes, self._move(at, upto))
+            else:
+                self._writer.execute(MOVE, self._move(at, upto), prepare=True)
         return self._moved(at, upto)
 
     def handle(self, page: Page, at: Checkpoint) -> Checkpoint:
         """Run the projection's statements or handlers over a page, and move the checkpoint, in one transaction."""
         projection = self.projection
-        with self._moving(at, page.upto):
+        with self._fenced(at), self._writer.transaction():
+            self._writer.execute(MOVE, self._move(at, page.upto), prepare=True)
             if isinstance(projection, Handler):
                 self._run_handlers(projection, page)
             elif not isinstance(projection, Projection):
@@ -198,20 +204,21 @@ class ReadModelStore:
             except Exception as error:
                 raise HandlerFailed(error) from error
 
+    def _move(self, at: Checkpoint, upto: int) -> tuple[Any, ...]:
+        who = self._who
+        return who["projection"], who["segment"], at.position, at.token, upto, who["lease"]
+
     @contextmanager
-    def _moving(self, at: Checkpoint, upto: int) -> Iterator[None]:
-        # The checkpoint moves first: a worker that was replaced meets its fence before it touches a row.
+    def _fenced(self, at: Checkpoint) -> Iterator[None]:
         try:
-            with self._writer.transaction():
-                values = {**self._who, "position": at.position, "token": at.token, "upto": upto}
-                if self._writer.execute(self._move, values, prepare=True).rowcount != 1:
-                    raise Fenced(self.projection.name, at.position)
-                yield
+            yield
         except REFUSALS as error:
             raise RowRefused(error) from error
-        except Fenced:
+        except psycopg.DatabaseError as error:
+            if error.sqlstate != FENCED:
+                raise
             self._held = None
-            raise
+            raise Fenced(self.projection.name, at.position) from error
 
     def _moved(self, at: Checkpoint, upto: int) -> Checkpoint:
         self._renewed = time.monotonic()

@@ -40,8 +40,11 @@ class Table:
         self._names = tuple(column.name for column in self.columns)
         self._key_places = tuple(self._names.index(column.name) for column in self.keys)
         self._select = self._select_statement()
-        self._merge = self._merge_statement(with_removals=False)
-        self._merge_and_remove = self._merge_statement(with_removals=True)
+        self._merges = {
+            (fenced, removing): self._merge_statement(fenced=fenced, removing=removing)
+            for fenced in (False, True)
+            for removing in (False, True)
+        }
 
     def create(self, connection: psycopg.Connection[Any]) -> None:
         """Make the table; an older one of this name is dropped."""
@@ -69,7 +72,7 @@ class Table:
 
         A connection that reads records raw needs `binary=False`: its binary results give no datetimes.
         """
-        packed = [
+        packed: list[Any] = [
             self._packed(column, [key[place] for key in keys], keys) for place, column in enumerate(self.keys)
         ]
         found = connection.execute(self._select, packed, prepare=True, binary=binary).fetchall()
@@ -87,8 +90,14 @@ class Table:
         )
         return [self._built(self._read(values)) for values in found]
 
-    def merge(self, connection: psycopg.Connection[Any], changes: Mapping[Key, Kept]) -> None:
-        """Write changed rows; a row that is None is removed. Raises TypeError or ValueError naming a misfit field."""
+    def merge(
+        self, connection: psycopg.Connection[Any], changes: Mapping[Key, Kept], move: Sequence[Any] = ()
+    ) -> None:
+        """Write changed rows, in one statement; a row that is None is removed.
+
+        With `move`, the parameters of `onefold.move_checkpoint`, the statement moves the checkpoint first. Raises
+        TypeError or ValueError naming a misfit field.
+        """
         removals = any(row is None for _, row in changes.values())
         if removals:
             rows = [self._blank(key) if row is None else row.__dict__ for key, (_, row) in changes.items()]
@@ -104,7 +113,7 @@ class Table:
         packed.append(PACK_POSITION([position for position, _ in changes.values()]))
         if removals:
             packed.append(PACK_BOOLEAN([row is None for _, row in changes.values()]))
-        connection.execute(self._merge_and_remove if removals else self._merge, packed, prepare=True)
+        connection.execute(self._merges[bool(move), removals], [*move, *packed], prepare=True)
 
     def _blank(self, key: Key) -> dict[str, Any]:
         return dict.fromkeys(self._names) | dict(zip(self.row.key_fields, key, strict=True))
@@ -149,44 +158,55 @@ class Table:
         _set(row, "__pydantic_private__", None)
         return row
 
-    def _select_statement(self) -> Composed:
-        return SQL(
-            "SELECT {columns}, t.{position} FROM {table} t JOIN unnest({arrays}) AS k ({keys}) ON {match}"
-        ).format(
-            columns=SQL(", ").join(_stored(column) for column in self.columns),
-            position=Identifier(POSITION),
-            table=self.name,
-            arrays=SQL(", ").join(_array(column) for column in self.keys),
-            keys=_joined(self.keys),
-            match=_match(self.keys, "k"),
+    def _select_statement(self) -> bytes:
+        return (
+            SQL(
+                "SELECT {columns}, t.{position} FROM {table} t JOIN unnest({arrays}) AS k ({keys}) ON {match}"
+            )
+            .format(
+                columns=SQL(", ").join(_stored(column) for column in self.columns),
+                position=Identifier(POSITION),
+                table=self.name,
+                arrays=SQL(", ").join(_array(column) for column in self.keys),
+                keys=_joined(self.keys),
+                match=_match(self.keys, "k"),
+            )
+            .as_bytes(None)
         )
 
-    def _merge_statement(self, *, with_removals: bool) -> Composed:
+    def _merge_statement(self, *, fenced: bool, removing: bool) -> bytes:
         rest = [column for column in self.columns if column not in self.keys]
         arrays: list[Composable] = [_array(column) for column in self.columns]
         arrays.append(SQL("%b::bigint[]"))
         names = [*(Identifier(name) for name in self._names), Identifier(POSITION)]
         source = list(names)
-        if with_removals:
+        if removing:
             arrays.append(SQL("%b::boolean[]"))
             source.append(Identifier("_removed"))
         values = [_value(column) for column in self.columns]
         values.append(SQL("s.{}").format(Identifier(POSITION)))
         changed = [SQL("{} = {}").format(Identifier(column.name), _value(column)) for column in rest]
         changed.append(SQL("{0} = s.{0}").format(Identifier(POSITION)))
-        return SQL(
-            "MERGE INTO {table} AS t USING unnest({arrays}) AS s ({source}) ON {match} {removal}"
-            "WHEN MATCHED THEN UPDATE SET {changed} WHEN NOT MATCHED {kept}THEN INSERT ({names}) VALUES ({values})"
-        ).format(
-            table=self.name,
-            arrays=SQL(", ").join(arrays),
-            source=SQL(", ").join(source),
-            match=_match(self.keys, "s"),
-            removal=SQL("WHEN MATCHED AND s._removed THEN DELETE " if with_removals else ""),
-            changed=SQL(", ").join(changed),
-            kept=SQL("AND NOT s._removed " if with_removals else ""),
-            names=SQL(", ").join(names),
-            values=SQL(", ").join(values),
+        return (
+            SQL(
+                "WITH fence AS MATERIALIZED ({fence})"
+                " MERGE INTO {table} AS t"
+                " USING (SELECT s.* FROM fence CROSS JOIN unnest({arrays}) AS s ({source})) AS s ON {match} {removal}"
+                "WHEN MATCHED THEN UPDATE SET {changed} WHEN NOT MATCHED {kept}THEN INSERT ({names}) VALUES ({values})"
+            )
+            .format(
+                fence=SQL("SELECT onefold.move_checkpoint(%s, %s, %s, %s, %s, %s)" if fenced else "SELECT 1"),
+                table=self.name,
+                arrays=SQL(", ").join(arrays),
+                source=SQL(", ").join(source),
+                match=_match(self.keys, "s"),
+                removal=SQL("WHEN MATCHED AND s._removed THEN DELETE " if removing else ""),
+                changed=SQL(", ").join(changed),
+                kept=SQL("AND NOT s._removed " if removing else ""),
+                names=SQL(", ").join(names),
+                values=SQL(", ").join(values),
+            )
+            .as_bytes(None)
         )
 
 

@@ -110,3 +110,20 @@ CREATE TABLE onefold.checkpoints (
     failure     jsonb,
     PRIMARY KEY (projection, segment)
 ) WITH (fillfactor = 50);
+
+-- Moves a checkpoint, or raises OF001 when it is no longer where its worker has left it. Called first in the
+-- statement or transaction that writes the read model, so that a worker that was replaced changes nothing.
+CREATE FUNCTION onefold.move_checkpoint(
+    in_projection text, in_segment integer, expected bigint, in_token bigint, upto bigint, lease double precision
+) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE onefold.checkpoints
+    SET position = upto, updated_at = clock_timestamp(), attempts = 0, failure = NULL,
+        expires_at = clock_timestamp() + make_interval(secs => lease)
+    WHERE projection = in_projection AND segment = in_segment AND position = expected AND token = in_token;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'projection % was taken over', in_projection USING ERRCODE = 'OF001';
+    END IF;
+END
+$$;

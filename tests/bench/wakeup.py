@@ -12,6 +12,7 @@ import psycopg
 
 from onefold.infrastructure.postgres.log import EventLog
 from onefold.infrastructure.postgres.pool import open_pool
+from onefold.infrastructure.postgres.readmodel import prepare
 from onefold.infrastructure.postgres.repository import Repository
 from onefold.infrastructure.wakeup import Wakeup
 from onefold.infrastructure.worker import Worker
@@ -27,6 +28,7 @@ def wakeups(url: str, *, times: int = 400) -> tuple[float, float]:
     """Return median and 99th percentile in milliseconds; the row is looked for without a pause."""
     delays: list[float] = []
     with open_pool(url, size=1) as pool, psycopg.connect(url, autocommit=True) as connection:
+        prepare(connection, summary)
         log = EventLog(pool)
         repository = Repository(log, Order)
         with Wakeup(url, log.channel) as wakeup:

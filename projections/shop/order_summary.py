@@ -11,13 +11,15 @@ from ...domain.money import plus
 from ...domain.order import Order, OrderFact
 from ..projection import Projection
 from ..row import Row
+from .sums import Others, added, divided, joined
 
 
 class OrderSummary(Row, key="order_id"):
     """An order: `status` never falls back in rank, `paid` is the sum of payments in `currency`.
 
-    `currency` is that of the placing; while the order is only known by its payments, that of the first.
-    `items` counts lines, `version` is that of the last event applied.
+    `currency` is that of the placing, of the earliest one if there are several; while the order is only known by
+    its payments, the first of theirs in the alphabet. Payments in other currencies are summed in `paid_otherwise`,
+    which is None without any. `items` counts lines, `version` is that of the last event applied.
     """
 
     order_id: str
@@ -29,6 +31,7 @@ class OrderSummary(Row, key="order_id"):
     currency: str | None = None
     items: int = 0
     version: int = 0
+    paid_otherwise: Others | None = None
 
 
 order_summary = Projection("order_summary", OrderSummary)
@@ -46,26 +49,34 @@ def _earlier(known: datetime | None, found: datetime) -> datetime:
 
 @order_summary.on(Order.Placed)
 def placed(row: OrderSummary | None, event: Order.Placed) -> OrderSummary:
-    """Take over who ordered what; payments of another currency that came first do not count."""
-    moved = _moved(row, event)
+    """Take over who ordered what, if no earlier placing is known."""
+    moved, placed_at = _moved(row, event), event.meta.happened
+    if moved.placed_at is not None and moved.placed_at <= placed_at:
+        return moved
+    paid, otherwise = moved.paid, moved.paid_otherwise
+    if moved.currency not in (None, event.currency):
+        paid, otherwise = divided(joined(moved.currency, paid, otherwise), event.currency)
     return moved.evolve(
         customer_id=event.customer_id,
-        placed_at=_earlier(moved.placed_at, event.meta.happened),
+        placed_at=placed_at,
         currency=event.currency,
-        paid=moved.paid if moved.currency in (None, event.currency) else Decimal(0),
+        paid=paid,
+        paid_otherwise=otherwise,
         items=len(event.items),
     )
 
 
 @order_summary.on(Order.PaymentReceived)
 def payment_received(row: OrderSummary | None, event: Order.PaymentReceived) -> OrderSummary:
-    """Add the payment if it is in the order's currency."""
-    moved = _moved(row, event)
-    if moved.currency is None:
-        moved = moved.evolve(currency=event.amount.currency)
-    if moved.currency != event.amount.currency:
-        return moved
-    return moved.evolve(paid=plus(moved.paid, event.amount.amount))
+    """Add the payment to the sum of its currency."""
+    moved, amount = _moved(row, event), event.amount
+    if moved.currency == amount.currency:
+        return moved.evolve(paid=plus(moved.paid, amount.amount))
+    sums = added(joined(moved.currency, moved.paid, moved.paid_otherwise), amount)
+    currency = moved.currency if moved.placed_at is not None else min(sums)
+    assert currency is not None
+    paid, otherwise = divided(sums, currency)
+    return moved.evolve(currency=currency, paid=paid, paid_otherwise=otherwise)
 
 
 @order_summary.on(Order.Delivered)

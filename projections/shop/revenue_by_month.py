@@ -60,4 +60,4 @@ def revenue_of(events: Iterable[Event]) -> list[MonthRevenue]:
                 orders + (currency == event.currency),
                 plus(revenue, paid.get(stream, {}).get(currency, Decimal(0))),
             )
-    return [MonthRevenue(*key, *value) for key, value in sorted(totals.items())]
+    return [MonthRevenue(*key, *value) for key, value in sorted(totals.items()) if any(value)]

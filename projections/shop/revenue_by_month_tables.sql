@@ -24,14 +24,14 @@ LANGUAGE sql STABLE AS $$
         SELECT DISTINCT e.stream FROM onefold.events e
         WHERE e.position > after AND e.position <= upto AND e.type IN ('order.placed', 'order.payment_received')
     ), facts AS MATERIALIZED (
-        SELECT e.stream, e.type, e.data FROM touched t CROSS JOIN LATERAL (
-            SELECT l.stream, l.type, l.data FROM onefold.events l
+        SELECT e.stream, e.position, e.type, e.data FROM touched t CROSS JOIN LATERAL (
+            SELECT l.stream, l.position, l.type, l.data FROM onefold.events l
             WHERE l.stream = t.stream AND l.position <= upto AND l.type IN ('order.placed', 'order.payment_received')
         ) e
     ), placed AS (
         SELECT DISTINCT ON (f.stream) f.stream, f.data ->> 'currency' AS currency,
             date_trunc('month', (f.data ->> 'placed_on')::date)::date AS month
-        FROM facts f WHERE f.type = 'order.placed' ORDER BY f.stream, f.data ->> 'placed_on'
+        FROM facts f WHERE f.type = 'order.placed' ORDER BY f.stream, f.data ->> 'placed_on', f.position
     ), paid AS (
         SELECT f.stream, f.data -> 'amount' ->> 'currency' AS currency,
             sum((f.data -> 'amount' ->> 'amount')::numeric) AS revenue
@@ -40,7 +40,10 @@ LANGUAGE sql STABLE AS $$
     SELECT p.stream, c.currency, p.month, (c.currency = p.currency)::int::bigint, coalesce(s.revenue, 0)
     FROM placed p
     CROSS JOIN LATERAL (
-        SELECT p.currency UNION SELECT paid.currency FROM paid WHERE paid.stream = p.stream
+        SELECT p.currency
+        UNION SELECT paid.currency FROM paid WHERE paid.stream = p.stream
+        -- What was counted under a currency that an earlier placing has replaced is taken off again.
+        UNION SELECT o.currency FROM onefold.revenue_by_month_orders o WHERE o.stream = p.stream
     ) c (currency)
     LEFT JOIN paid s ON s.stream = p.stream AND s.currency = c.currency
 $$;

@@ -13,4 +13,4 @@ USING (
 ON t.month = d.month AND t.currency = d.currency
 WHEN MATCHED AND t.orders + d.orders = 0 AND t.revenue + d.revenue = 0 THEN DELETE
 WHEN MATCHED THEN UPDATE SET orders = t.orders + d.orders, revenue = t.revenue + d.revenue
-WHEN NOT MATCHED THEN INSERT (month, currency, orders, revenue) VALUES (d.month, d.currency, d.orders, d.revenue)
+WHEN NOT MATCHED AND (d.orders <> 0 OR d.revenue <> 0) THEN INSERT (month, currency, orders, revenue) VALUES (d.month, d.currency, d.orders, d.revenue)

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from onefold.infrastructure.postgres.columns import register
 from onefold.infrastructure.postgres.pool import Pool, configure, open_pool
 
 
@@ -23,17 +24,27 @@ def pool(database_url: str) -> Iterator[Pool]:
         yield opened
 
 
+Open = Callable[[], psycopg.Connection[Any]]
+
+
 @pytest.fixture
-def open_raw(database_url: str) -> Iterator[Callable[[], psycopg.Connection[Any]]]:
-    """Opens connections in autocommit mode that read raw, as the product's own; closed after the test."""
+def open_raw(database_url: str) -> Iterator[Open]:
+    """Opens connections in autocommit mode that read raw, as the log's readers use; closed after the test."""
     with contextlib.ExitStack() as stack:
+        yield lambda: stack.enter_context(connected(database_url, configure))
 
-        def connect() -> psycopg.Connection[Any]:
-            connection = psycopg.connect(database_url, autocommit=True, options="-c timezone=UTC")
-            configure(connection)
-            return stack.enter_context(connection)
 
-        yield connect
+@pytest.fixture
+def open_plain(database_url: str) -> Iterator[Open]:
+    """Opens connections in autocommit mode that take packed columns, as writers of rows use."""
+    with contextlib.ExitStack() as stack:
+        yield lambda: stack.enter_context(connected(database_url, register))
+
+
+def connected(url: str, prepare: Callable[[psycopg.Connection[Any]], None]) -> psycopg.Connection[Any]:
+    connection = psycopg.connect(url, autocommit=True, options="-c timezone=UTC")
+    prepare(connection)
+    return connection
 
 
 class Wire:

@@ -56,7 +56,7 @@ class EventLog:
         self.pool = pool
         self.name = name
         self.registry = registry
-        table = Identifier("onefold", name)
+        self.table = table = Identifier("onefold", name)
         self.channel = channel_of(name)
         wake = {"log": table, "channel": Literal(self.channel)}
         self._append_one = (statement("append_one", log=table), statement("append_one_and_wake", **wake))

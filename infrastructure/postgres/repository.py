@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -9,12 +10,15 @@ import psycopg
 
 from ...domain.aggregate import Aggregate, SnapshotCodec
 from ...domain.event import Event
+from ...projections.ports import Record
 from .errors import AggregateNotFound
 from .log import END, EventLog
+from .pool import raw_cursor
 from .sql import statement
 from .wire import meta_of
 
 A = TypeVar("A", bound=Aggregate)
+logger = logging.getLogger("onefold.repository")
 
 
 class Repository(Generic[A]):
@@ -31,7 +35,7 @@ class Repository(Generic[A]):
         self.aggregate_class = aggregate_class
         self.snapshot_every = snapshot_every
         self._codec = SnapshotCodec(aggregate_class)
-        self._load_snapshot = statement("load_snapshot")
+        self._load = statement("load_from_snapshot", log=log.table)
         self._save_snapshot = statement("save_snapshot")
 
     def get(
@@ -48,8 +52,8 @@ class Repository(Generic[A]):
 
     def _get(self, connection: psycopg.Connection[Any], key: str, version: int | None) -> A:
         stream = self.aggregate_class.stream_of(key)
-        aggregate = self._from_snapshot(connection, stream, END if version is None else version)
-        records = self.log.records(connection, stream, aggregate.version, END if version is None else version)
+        upto = END if version is None else version
+        aggregate, records = self._begun(connection, stream, upto)
         decode = self.log.registry.decode
         follow = aggregate.follow
         for record in records:
@@ -59,6 +63,25 @@ class Repository(Generic[A]):
         if version is not None and aggregate.version < version:
             raise AggregateNotFound(stream, f" at version {version}: its last version is {aggregate.version}")
         return aggregate
+
+    def _begun(
+        self, connection: psycopg.Connection[Any], stream: str, upto: int
+    ) -> tuple[A, Sequence[Record]]:
+        """Return the aggregate as its snapshot has it, or blank, and the records that follow."""
+        if self.snapshot_every is not None:
+            fingerprint = self._codec.fingerprint
+            values = (self.log.name, stream, fingerprint, upto, stream, upto)
+            records = raw_cursor(connection).execute(self._load, values, prepare=True).fetchall()
+            if not records or records[0][0] is not None:
+                return self.aggregate_class.blank(stream), records
+            try:
+                return self._codec.decode(stream, records[0][1], records[0][8]), records[1:]
+            except ValueError as error:
+                # A snapshot is only a shortcut; the events say the same.
+                logger.warning(
+                    "the snapshot of %s does not fit the code, its events are read: %s", stream, error
+                )
+        return self.aggregate_class.blank(stream), self.log.records(connection, stream, 0, upto)
 
     def save(
         self,
@@ -79,8 +102,17 @@ class Repository(Generic[A]):
         aggregate.saved(stored)
         every = self.snapshot_every
         if every is not None and aggregate.version // every > (aggregate.version - len(stored)) // every:
-            self.snapshot(aggregate, connection=connection)
+            self._try_snapshot(aggregate, connection)
         return stored
+
+    def _try_snapshot(self, aggregate: A, connection: psycopg.Connection[Any] | None) -> None:
+        try:
+            self.snapshot(aggregate, connection=connection)
+        except (psycopg.Error, ValueError) as error:
+            if connection is not None:
+                raise
+            # The events are stored: a missing snapshot must not look like a failed save.
+            logger.warning("no snapshot of %s at version %d: %s", aggregate.id, aggregate.version, error)
 
     def snapshot(self, aggregate: A, *, connection: psycopg.Connection[Any] | None = None) -> None:
         """Keep the aggregate's state; later loads start from it."""
@@ -96,19 +128,3 @@ class Repository(Generic[A]):
             return
         with self.log.pool.connection() as own:
             own.execute(self._save_snapshot, values, prepare=True)
-
-    def _from_snapshot(self, connection: psycopg.Connection[Any], stream: str, upto: int) -> A:
-        if self.snapshot_every is not None:
-            found = connection.execute(
-                self._load_snapshot,
-                (self.log.name, stream, self._codec.fingerprint),
-                prepare=True,
-                binary=True,
-            ).fetchone()
-            if found is not None and found[0] <= upto:
-                try:
-                    return self._codec.decode(stream, found[0], found[1])
-                except ValueError:
-                    # A snapshot is only a shortcut; the events say the same.
-                    pass
-        return self.aggregate_class.blank(stream)

@@ -163,12 +163,14 @@ def ended(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_its_processes_end_with_it_however_it_ends(database_url: str, number: signal.Signals) -> None:
+def test_its_processes_end_with_it_however_it_ends(
+    database_url: str, number: signal.Signals, tmp_path: Path
+) -> None:
     demo = subprocess.Popen(
         [*DEMO, "--orders", "300"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "ONEFOLD_DATABASE_URL": database_url},
+        env={**os.environ, "ONEFOLD_DATABASE_URL": database_url, "TMPDIR": str(tmp_path)},
     )
     try:
         deadline = time.monotonic() + 60

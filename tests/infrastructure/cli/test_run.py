@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+import subprocess
 import sys
 import time
 from decimal import Decimal
@@ -208,3 +211,31 @@ def test_once_says_when_another_worker_holds_the_projection(
     assert said.code == 1
     assert "held by another worker" in said.out
     assert worker.end().code == 0
+
+
+def test_a_terminal_shows_how_far_it_is(database_url: str, store: Store, connection: Connection) -> None:
+    deposits(store, "1", 10)
+    screen, end = os.openpty()
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "onefold.infrastructure.cli", "run"],
+        stdout=subprocess.PIPE,
+        stderr=end,
+        env={**os.environ, "ONEFOLD_DATABASE_URL": database_url, "COLUMNS": "100", "TERM": "xterm"},
+    )
+    os.close(end)
+    shown = b""
+    try:
+        while b"running" not in shown:
+            shown += os.read(screen, 4096)
+        worker.send_signal(signal.SIGINT)
+        # Linux gives an error, others an end of file, once the last writer is gone.
+        with contextlib.suppress(OSError):
+            while more := os.read(screen, 4096):
+                shown += more
+        assert worker.wait(30) == 0
+    finally:
+        worker.kill()
+        worker.communicate()
+        os.close(screen)
+    assert b"account_balance" in shown
+    assert b"Ctrl-C finishes the page in hand and stops" in shown

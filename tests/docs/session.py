@@ -14,16 +14,18 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 
 def main() -> None:
     answers = os.fdopen(int(sys.argv[1]), "w", encoding="utf-8")
     sys.path.insert(0, str(Path.cwd()))
-    names: dict[str, Any] = {"__name__": "page"}
+    # Classes look up the module that they are declared in.
+    module = sys.modules["page"] = ModuleType("page")
     for line in sys.stdin:
         asked = json.loads(line)
-        answers.write(json.dumps(run(names, **asked)) + "\n")
+        answers.write(json.dumps(run(vars(module), **asked)) + "\n")
         answers.flush()
 
 

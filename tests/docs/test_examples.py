@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import selectors
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import psycopg
 import pytest
-from psycopg.sql import SQL, Identifier
 
 from .blocks import PAGES, ROOT, Block, blocks, commands, prints
 
@@ -26,7 +22,6 @@ KNOWN = {
     "python": ({""}, {"file"}),
     "sh": ({"run"}, {"exit"}),
     "console": ({"run"}, {"exit"}),
-    "sql": ({"run"}, set()),
     "text": ({"output"}, set()),
 }
 RUN = [page for page in PAGES if any(b.language == "python" or b.words for b in blocks(page))]
@@ -98,23 +93,9 @@ def environment(database_url: str) -> dict[str, str]:
     return {**kept, "PATH": programs, "ONEFOLD_DATABASE_URL": database_url, "COLUMNS": "160", "NO_COLOR": "1"}
 
 
-@pytest.fixture
-def roles(page: Path, server_url: str) -> Iterator[None]:
-    """Remove the roles that a page makes, once its database is gone; they belong to the server."""
-    made = re.findall(r"^CREATE ROLE (\w+)", page.read_text("utf-8"), re.MULTILINE)
-    drops = [SQL("DROP ROLE IF EXISTS {}").format(Identifier(name)) for name in made]
-    with psycopg.connect(server_url, autocommit=True) as connection:
-        for drop in drops:
-            connection.execute(drop)
-    yield
-    with psycopg.connect(server_url, autocommit=True) as connection:
-        for drop in drops:
-            connection.execute(drop)
-
-
 @pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_examples_of_a_page_run_and_print_what_it_shows(
-    page: Path, tmp_path: Path, roles: None, environment: dict[str, str]
+    page: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     printed = ""
     with Session(tmp_path, environment) as session:
@@ -125,9 +106,6 @@ def test_the_examples_of_a_page_run_and_print_what_it_shows(
                 printed = session.run(block)
             elif block.language == "text" and "output" in block.words:
                 assert prints(block.text, printed), f"{block.place}: shown\n{block.text}\nprinted\n{printed}"
-            elif block.language == "sql" and "run" in block.words:
-                with psycopg.connect(environment["ONEFOLD_DATABASE_URL"], autocommit=True) as connection:
-                    connection.execute(block.text.encode())
             elif block.language in ("sh", "console") and "run" in block.words:
                 printed = run_commands(block, tmp_path, environment)
 

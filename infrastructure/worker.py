@@ -34,6 +34,9 @@ wake-up only every few milliseconds, so what follows one closely comes without."
 
 LINGER_STEP = 0.001
 
+PASSING = (psycopg.OperationalError, psycopg.InternalError)
+"""Errors that a new connection may not meet; InternalError is also that of a session that was ended for idling."""
+
 
 class Worker:
     """Runs one projection; several workers of it may run, one works and the others stand by.
@@ -60,6 +63,7 @@ class Worker:
         self._connections: list[psycopg.Connection[Any]] = []
         self._engine: Engine | None = None
         self._model: ReadModelStore | None = None
+        self._trouble: Exception | None = None
 
     def stop(self) -> None:
         """Make the worker finish the page in hand and return."""
@@ -71,7 +75,8 @@ class Worker:
         """Apply what is in the log now, and return what was done.
 
         Waits up to `patience` seconds for another worker's lease to end; `Progress.held` is false if it does
-        not. Raises `ProjectionFailed` when the policy gives up on an event.
+        not. Raises `ProjectionFailed` when the policy gives up on an event, and what was in the way to the last
+        (a lost connection, an event that waits for its next try) when that lasts for `patience` seconds.
         """
         deadline = time.monotonic() + patience
         total = Progress(held=False)
@@ -87,6 +92,8 @@ class Worker:
                     if progress.held and not progress.waiting:
                         return total
                 if self._stopping.is_set() or time.monotonic() > deadline:
+                    if progress is None and self._trouble is not None and not self._stopping.is_set():
+                        raise self._trouble
                     return total
                 self._stopping.wait(0.02)
 
@@ -149,26 +156,28 @@ class Worker:
     def _attempt(self) -> Progress | None:
         """Run the engine once; None when something passing was in the way and the next try may go well."""
         try:
-            return self._connected()[0].run(self._stopping.is_set)
+            try:
+                return self._connected()[0].run(self._stopping.is_set)
+            except ProjectionFailed as error:
+                self._failed(error)
         except Fenced as error:
             log.warning("%s", error)
             return Progress(held=False)
-        except ProjectionFailed as error:
-            return self._failed(error)
-        except psycopg.OperationalError as error:
+        except PASSING as error:
             log.warning("projection %s: %s; trying again", self.projection.name, str(error).strip())
+            self._trouble = error
             self._disconnect()
-            return None
+        return None
 
-    def _failed(self, error: ProjectionFailed) -> Progress | None:
+    def _failed(self, error: ProjectionFailed) -> None:
         assert self._model is not None
+        self._trouble = error
         attempts = self._model.note_failure(error.event)
         delay = self.projection.on_failure.delay(attempts)
         if delay is None:
             raise error
         log.warning("%s Attempt %d, next in %.1f s", error, attempts, delay)
         self._stopping.wait(delay)
-        return None
 
     def _connected(self, *, rebuilding: bool = False) -> tuple[Engine, ReadModelStore]:
         if self._engine is None or self._model is None:

@@ -55,6 +55,17 @@ class Fenced(OnefoldError):
         )
 
 
+class BrokenTransaction(OnefoldError):
+    """A handler returned without an error, and left the engine's transaction failed or ended."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "expected the transaction to be open after the handler, found it failed or ended: a handler must not "
+            "swallow an error of the database (use connection.transaction() around what may fail), and must "
+            "neither commit nor roll back"
+        )
+
+
 class ReadOnlyServer(OnefoldError):
     """The server is a standby: open appends cannot be seen there, so a hole cannot be judged."""
 

@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from psycopg.sql import SQL
 from pydantic_core import to_json
 
 from ...projections.errors import FailedEvent, HandlerFailed, RowRefused
 from ...projections.ports import Checkpoint, Kept, Key, LogReader, Page
 from ...projections.projection import AnyProjection, Handler, Projection
-from .errors import Fenced, ReadModelChanged
+from .errors import BrokenTransaction, Fenced, ReadModelChanged
 from .sql import statement
 from .table import Table
 
@@ -26,7 +27,19 @@ MOVE = "SELECT onefold.move_checkpoint(%s, %s, %s, %s, %s, %s)"
 FENCED = "OF001"
 """SQLSTATE of a checkpoint that is no longer where its worker has left it; see migration 0001."""
 
-REFUSALS = (psycopg.DataError, psycopg.IntegrityError, TypeError, ValueError, OverflowError, struct.error)
+REFUSALS = (
+    psycopg.DataError,
+    psycopg.IntegrityError,
+    psycopg.ProgrammingError,
+    psycopg.NotSupportedError,
+    psycopg.errors.ProgramLimitExceeded,
+    psycopg.errors.StatementTooComplex,
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    struct.error,
+)
+"""What trying again cannot mend: the page holds an event whose outcome cannot be written."""
 
 
 def worker_name() -> str:
@@ -126,9 +139,12 @@ class ReadModelStore:
         return self._held
 
     def load(self, keys: Collection[Key]) -> Mapping[Key, Kept]:
-        """Return the stored rows of these keys."""
+        """Return the stored rows of these keys; raises `RowRefused` for a key that does not fit its column."""
         assert self._table is not None
-        return self._table.load(self._loader, keys)
+        try:
+            return self._table.load(self._loader, keys)
+        except REFUSALS as error:
+            raise RowRefused(error) from error
 
     def write(self, changes: Mapping[Key, Kept], at: Checkpoint, upto: int) -> Checkpoint:
         """Write rows and move the checkpoint, in one transaction."""
@@ -188,18 +204,21 @@ class ReadModelStore:
         self._writer.execute(statement("release"), self._who)
 
     def _run_handlers(self, projection: Handler, page: Page) -> None:
-        handlers = {
-            name: handler
-            for event_class, handler in projection.handlers.items()
-            for name in projection.registry.names_read_as(event_class)
-        }
+        handlers, types = projection.handlers, projection.types() or frozenset()
         for record in page.records:
-            handler = handlers.get(record[7])
-            if handler is None:
+            if record[7] not in types:
                 continue
             try:
-                handler(self._reader.event(record), self._writer)
-            except psycopg.OperationalError:
+                event = self._reader.event(record)
+                handler = handlers.get(type(event))
+                if handler is None:
+                    continue
+                handler(event, self._writer)
+                if self._writer.info.transaction_status != TransactionStatus.INTRANS:
+                    raise BrokenTransaction
+            except psycopg.OperationalError as error:
+                if isinstance(error, REFUSALS):
+                    raise HandlerFailed(error) from error
                 raise
             except Exception as error:
                 raise HandlerFailed(error) from error

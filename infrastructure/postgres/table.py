@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import NoneType
 from typing import Any
 
 import psycopg
@@ -98,7 +99,7 @@ class Table:
         With `move`, the parameters of `onefold.move_checkpoint`, the statement moves the checkpoint first. Raises
         TypeError or ValueError naming a misfit field.
         """
-        removals = any(row is None for _, row in changes.values())
+        removals = self._has_removals(changes)
         if removals:
             rows = [self._blank(key) if row is None else row.__dict__ for key, (_, row) in changes.items()]
         else:
@@ -115,6 +116,17 @@ class Table:
             packed.append(PACK_BOOLEAN([row is None for _, row in changes.values()]))
         connection.execute(self._merges[bool(move), removals], [*move, *packed], prepare=True)
 
+    def _has_removals(self, changes: Mapping[Key, Kept]) -> bool:
+        kinds = {type(row) for _, row in changes.values()}
+        if not kinds <= {self.row, NoneType}:
+            for key, (_, row) in changes.items():
+                if type(row) not in (self.row, NoneType):
+                    raise TypeError(
+                        f"row {_shown(key)}: expected {self.row.__name__} or None from the fold, "
+                        f"found {type(row).__name__}"
+                    )
+        return NoneType in kinds
+
     def _blank(self, key: Key) -> dict[str, Any]:
         return dict.fromkeys(self._names) | dict(zip(self.row.key_fields, key, strict=True))
 
@@ -126,9 +138,8 @@ class Table:
                 try:
                     column.pack([value])
                 except (TypeError, ValueError, struct.error) as found:
-                    row = ", ".join(str(part) for part in key)
                     raise ValueError(
-                        f"row {row}: field {column.name} does not fit {column.sql_type}: {found}"
+                        f"row {_shown(key)}: field {column.name} does not fit {column.sql_type}: {found}"
                     ) from error
             raise
 
@@ -136,9 +147,8 @@ class Table:
         if list(found) != expected:
             for key, one, other in zip(keys, found, expected, strict=True):
                 if one != other:
-                    row = ", ".join(str(part) for part in key)
                     raise ValueError(
-                        f"row {row}: expected a row with this key, found one with the key {one}; "
+                        f"row {_shown(key)}: expected a row with this key, found one with the key {one}; "
                         "a fold must keep the key that the event leads to"
                     )
 
@@ -208,6 +218,10 @@ class Table:
             )
             .as_bytes(None)
         )
+
+
+def _shown(key: Key) -> str:
+    return ", ".join(str(part) for part in key)
 
 
 def _array(column: Column) -> Composed:

@@ -1,0 +1,42 @@
+"""The README keeps what it promises: short, and it runs without a server or a setting."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from .blocks import ROOT, blocks
+
+README = ROOT / "README.md"
+
+
+def test_the_first_aggregate_and_projection_take_fewer_than_40_lines() -> None:
+    (example,) = (block for block in blocks(README) if block.language == "python")
+    assert len(example.text.splitlines()) < 40
+
+
+def test_the_example_of_the_readme_runs_on_the_embedded_server_without_any_setting(tmp_path: Path) -> None:
+    (example,) = (block for block in blocks(README) if block.language == "python")
+    (tmp_path / "parcels.py").write_text(example.text, "utf-8")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ONEFOLD_")}
+    for expected in (1, 2):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "parcels.py"],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == f"[City(city='Bilbao', parcels={expected})]\n"
+    assert (tmp_path / ".onefold" / "postgres" / "data").is_dir()
+
+
+def test_the_readme_shows_no_figure_that_no_command_prints() -> None:
+    text = README.read_text("utf-8")
+    assert "events/s" not in text
+    assert "ms" not in text.split()

@@ -81,11 +81,11 @@ class _Teller:
         self._task: TaskID | None = None
 
     def begins(self, step: str) -> None:
-        self._task = self._bars.add_task(STEPS.get(step, "starting the database"), total=1.0)
+        self._task = self._bars.add_task(STEPS.get(step, "starting the database"), total=None)
 
     def moves(self, share: float) -> None:
         if self._task is not None:
-            self._bars.update(self._task, completed=share)
+            self._bars.update(self._task, completed=share, total=1.0)
 
     def ends(self, note: str) -> None:
         if self._task is not None:

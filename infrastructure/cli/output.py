@@ -15,6 +15,7 @@ from rich.progress import (
     BarColumn,
     Progress,
     SpinnerColumn,
+    Task,
     TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
@@ -133,6 +134,13 @@ def seconds(value: float) -> str:
     return f"{hours // 24} days"
 
 
+class _Share(TaskProgressColumn):
+    """How much is done; empty where nobody knows how much there is."""
+
+    def render(self, task: Task) -> Text:
+        return Text() if task.total is None else super().render(task)
+
+
 @contextmanager
 def progress(console: Console, *, wanted: bool = True) -> Iterator[Progress]:
     """Show progress bars while the body runs, if the console is a terminal."""
@@ -140,7 +148,7 @@ def progress(console: Console, *, wanted: bool = True) -> Iterator[Progress]:
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),
-        TaskProgressColumn(),
+        _Share(),
         TimeElapsedColumn(),
         console=console,
         transient=True,

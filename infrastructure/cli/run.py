@@ -75,11 +75,14 @@ def run(
         part = App(aggregates=application.aggregates, projections=chosen)
         # What is loaded by now stays: the collector need not look at it again.
         gc.freeze()
+        log.info("running %s", ", ".join(projection.name for projection in chosen))
         with _stopping(stop_on_eof) as request:
             runner.start(once=once)
             try:
                 _attend(runner, request, console, None if once or json else _Board(url, part, console))
             finally:
+                if request.made:
+                    log.info("asked to stop: finishing the page in hand")
                 runner.stop()
                 runs = runner.join()
         _take_positions(runs, url, part)
@@ -176,11 +179,14 @@ def _logging(console: Console) -> Iterator[None]:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     root = logging.getLogger("onefold")
+    level = root.level
     root.addHandler(handler)
+    root.setLevel(logging.INFO)
     try:
         yield
     finally:
         root.removeHandler(handler)
+        root.setLevel(level)
 
 
 def _take_positions(runs: list[Run], url: str, part: App) -> None:

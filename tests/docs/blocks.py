@@ -3,7 +3,7 @@
 ```python                 runs in the page's own session
 ```python file=parcels.py is written to a file in the page's folder, in place of an earlier one of that name
 ```sh run                 runs line by line; each command must end with 0
-```console run            runs what stands after "$ "; the lines below it are what it prints
+```console run            runs what stands after "$ "; below it is what it prints, to standard error if only there
 ```text output            is what the block before it printed
 
 "…" in what is printed stands for any text on its line; alone on a line, for any lines. `exit=1` expects that exit

@@ -19,14 +19,14 @@ from typing import Any
 
 
 def main() -> None:
-    answers = os.fdopen(int(sys.argv[1]), "w", encoding="utf-8")
     sys.path.insert(0, str(Path.cwd()))
     # Classes look up the module that they are declared in.
     module = sys.modules["page"] = ModuleType("page")
-    for line in sys.stdin:
-        asked = json.loads(line)
-        answers.write(json.dumps(run(vars(module), **asked)) + "\n")
-        answers.flush()
+    with os.fdopen(int(sys.argv[1]), "w", encoding="utf-8") as answers:
+        for line in sys.stdin:
+            asked = json.loads(line)
+            answers.write(json.dumps(run(vars(module), **asked)) + "\n")
+            answers.flush()
 
 
 def run(names: dict[str, Any], code: str, file: str, line: int) -> dict[str, str]:

@@ -115,11 +115,11 @@ def run_commands(block: Block, folder: Path, environment: dict[str, str]) -> str
     for command, shown in commands(block):
         done = shell(command, folder, environment)
         expected = int(block.options.get("exit", "0"))
-        both = done.stdout + done.stderr
-        assert done.returncode == expected, f"{block.place}: {command} ended with {done.returncode}:\n{both}"
+        found = done.stdout or done.stderr
+        assert done.returncode == expected, f"{block.place}: {command} ended with {done.returncode}:\n{found}"
         if shown:
-            assert prints(shown, both), f"{block.place}: {command}\nshown\n{shown}\nprinted\n{both}"
-        printed += both
+            assert prints(shown, found), f"{block.place}: {command}\nshown\n{shown}\nprinted\n{found}"
+        printed += found
     return printed
 
 

@@ -269,15 +269,14 @@ class Engine:
     ) -> Page:
         with (
             self.backlog(),
-            _Beside[Page]("onefold-read") as ahead,
+            _Beside[None]("onefold-read") as ahead,
             _Beside[Checkpoint]("onefold-write") as behind,
         ):
             while page.records and not stop():
-                reading = ahead.start(partial(self.reader.read, page.upto, self.page, types))
+                ahead.start(partial(self.reader.prefetch, page.upto, self.page, types))
                 checkpoint = self._apply(page, checkpoint, progress, behind)
-                page, read = reading.result(), page
-                if checkpoint.position < read.upto:
-                    page = self.reader.read(checkpoint.position, self.page, types)
+                ahead.settle()
+                page = self.reader.read(checkpoint.position, self.page, types)
             behind.settle()
         return page
 
@@ -320,12 +319,13 @@ class Engine:
             changes, upto, applied, duplicates, failure = folder.fold(
                 page, model.load, seconds=PATIENCE * projection.lease
             )
+            packed = model.pack(changes)
         except RowRefused:
             self._settle(behind)
             raise
 
         def write(at: Checkpoint) -> Checkpoint:
-            return model.write(changes, at, upto) if upto > at.position else at
+            return model.write(packed, at, upto) if upto > at.position else at
 
         return _Work(write, upto, len(page.records), applied, duplicates, failure)
 

@@ -35,6 +35,10 @@ class LogReader(Protocol):
         """Return up to `limit` events after position `after`, with data only for `types` (all when None)."""
         ...
 
+    def prefetch(self, after: int, limit: int, types: Collection[str] | None = None) -> None:
+        """Ask for a page before it is read; may run in another thread, though not beside a read."""
+        ...
+
     def event(self, record: Record) -> Event:
         """Return the decoded event of a record; raises when its type is unknown or its data does not fit."""
         ...
@@ -64,8 +68,15 @@ class ReadModel(Protocol):
         """Return the stored rows of these keys; keys without a row are left out."""
         ...
 
-    def write(self, changes: Mapping[Key, Kept], at: Checkpoint, upto: int) -> Checkpoint:
-        """Write rows (a None row is removed) and move the checkpoint from `at` to `upto`, in one transaction.
+    def pack(self, changes: Mapping[Key, Kept]) -> Any:
+        """Return the changed rows (a None row is removed) made ready for `write`; no input or output.
+
+        Raises `RowRefused` when a value does not fit its column.
+        """
+        ...
+
+    def write(self, packed: Any, at: Checkpoint, upto: int) -> Checkpoint:
+        """Write packed rows and move the checkpoint from `at` to `upto`, in one transaction.
 
         Raises `Fenced` when the checkpoint is no longer `at`, `RowRefused` when the database refuses a value.
         """

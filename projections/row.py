@@ -71,7 +71,13 @@ class Row(BaseModel):
             raise TypeError(f"{type(self).__name__} has no field {unknown!r}")
         twin = _new(self.__class__)
         _set(twin, "__dict__", fields)
-        _set(twin, "__pydantic_fields_set__", self.__pydantic_fields_set__)
-        _set(twin, "__pydantic_extra__", None)
-        _set(twin, "__pydantic_private__", None)
         return twin
+
+    def __getattr__(self, name: str) -> Any:
+        # evolve is called for every event, so it sets nothing but the fields; what pydantic keeps beside them
+        # is the same for every row.
+        if name in ("__pydantic_extra__", "__pydantic_private__"):
+            return None
+        if name == "__pydantic_fields_set__":
+            return set(self.__dict__)
+        raise AttributeError(f"{type(self).__name__} has no field {name!r}")

@@ -18,11 +18,9 @@ from ...domain.registry import Registry
 from ...domain.registry import registry as shared_registry
 from ...projections.gaps import deliverable
 from ...projections.ports import Page, Record
-from .errors import ReadOnlyServer
+from .holders import STANDBY, Holder, look
 from .sql import statement
 from .wire import meta_of
-
-Holder = tuple[str, int | None]
 
 
 class Stall(NamedTuple):
@@ -33,11 +31,23 @@ class Stall(NamedTuple):
 
     def narrowed(self, present: frozenset[Holder]) -> Stall | None:
         """Return what is left to wait for while `present` hold the lock, None when nothing is."""
+        if STANDBY in present:
+            return self
         remaining = self.holders & present
         if any(pid is not None for _, pid in self.holders - present):
-            # A transaction that was prepared goes on under another name, and without a process.
+            # A transaction that was prepared goes on under another name, and without a process; also where a
+            # standby was promoted.
             remaining |= {holder for holder in present if holder[1] is None}
         return Stall(self.high, remaining) if remaining else None
+
+
+class Ahead(NamedTuple):
+    """A page that was asked for ahead."""
+
+    after: int
+    limit: int
+    types: Collection[str] | None
+    cursor: psycopg.Cursor[Any]
 
 
 class LogReader:
@@ -61,18 +71,14 @@ class LogReader:
         self._read_page_of_types = statement("read_page_of_types", log=table)
         self._head = statement("head", log=table)
         self._next = statement("next_position", log=table)
-        self._holders = statement("append_lock_holders")
-        found = connection.execute(
-            "SELECT onefold.append_lock_key(format('%%I.%%I', %s::text, %s::text)::regclass), pg_is_in_recovery()",
-            (schema, log),
-        ).fetchone()
+        self._log = (schema, log)
+        found = connection.execute(statement("append_lock_key"), self._log).fetchone()
         assert found is not None
-        if found[1]:
-            raise ReadOnlyServer
         self._lock_key: int = found[0]
         self._settled = -1
         self._stall: Stall | None = None
         self._hole_after = -1
+        self._ahead: Ahead | None = None
 
     @property
     def stall(self) -> Stall | None:
@@ -85,6 +91,8 @@ class LogReader:
         A page is cut before the first hole that an open append may still fill; `waiting` says so. Call again
         after a moment: the hole fills, or its holders end and it is passed over for good.
         """
+        if (page := self._taken(after, limit, types)) is not None:
+            return page
         if self._stall is not None:
             high = self._stall.high
             self._stall = self._stall.narrowed(self._present_holders())
@@ -114,6 +122,21 @@ class LogReader:
         self._hole_after = upto if waiting else -1
         return Page(after, upto, records, waiting)
 
+    def prefetch(self, after: int, limit: int, types: Collection[str] | None = None) -> None:
+        """Ask the server for a page before it is read; may run in another thread, though not beside a read."""
+        self._ahead = Ahead(after, limit, types, self._ask(after, limit, types))
+
+    def _taken(self, after: int, limit: int, types: Collection[str] | None) -> Page | None:
+        """Return the page that was asked for ahead, if it is this one and has no hole that was open then."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or (ahead.after, ahead.limit, ahead.types) != (after, limit, types):
+            return None
+        records: list[Record] = ahead.cursor.fetchall()
+        # Before anything else is settled: holes are judged by what was settled when the page was asked for.
+        if not records or deliverable(after, _Positions(records), self._settled) < len(records):
+            return None
+        return Page(after, records[-1][0], records)
+
     def event(self, record: Record) -> Event:
         """Return the decoded event of a record."""
         return self._registry.decode(record[7], record[5], record[8], meta_of(record))
@@ -126,7 +149,7 @@ class LogReader:
     def _settle(self) -> None:
         head = self.head()
         holders = self._present_holders()
-        self._settled = 0 if holders else head
+        self._settled = max(0, self._settled) if holders else head
         self._stall = Stall(head, holders) if holders else None
 
     def _hole_is_open(self, after: int) -> bool:
@@ -137,15 +160,18 @@ class LogReader:
         return self._stall is None or delivered >= self._stall.high
 
     def _page(self, after: int, limit: int, types: Collection[str] | None) -> list[Record]:
+        return self._ask(after, limit, types).fetchall()
+
+    def _ask(self, after: int, limit: int, types: Collection[str] | None) -> psycopg.Cursor[Any]:
         execute = self._connection.execute
         if types is None:
-            return execute(self._read_page, (after, limit), prepare=True, binary=True).fetchall()
-        return execute(
-            self._read_page_of_types, (list(types), after, limit), prepare=True, binary=True
-        ).fetchall()
+            return execute(self._read_page, (after, limit), prepare=True, binary=True)
+        return execute(self._read_page_of_types, (list(types), after, limit), prepare=True, binary=True)
 
     def _present_holders(self) -> frozenset[Holder]:
-        return frozenset(self._connection.execute(self._holders, (self._lock_key,), prepare=True).fetchall())
+        holders, final = look(self._connection.cursor(), self._lock_key, self._log)
+        self._settled = max(self._settled, final)
+        return holders
 
 
 class _Positions(Sequence[int]):

@@ -21,7 +21,7 @@ from ...projections.ports import Checkpoint, Kept, Key, LogReader, Page
 from ...projections.projection import AnyProjection, Handler, Projection
 from .errors import BrokenTransaction, Fenced, ReadModelChanged
 from .sql import statement
-from .table import Table
+from .table import PackedRows, Table
 
 MOVE = "SELECT onefold.move_checkpoint(%s, %s, %s, %s, %s, %s)"
 FENCED = "OF001"
@@ -146,12 +146,20 @@ class ReadModelStore:
         except REFUSALS as error:
             raise RowRefused(error) from error
 
-    def write(self, changes: Mapping[Key, Kept], at: Checkpoint, upto: int) -> Checkpoint:
+    def pack(self, changes: Mapping[Key, Kept]) -> PackedRows | None:
+        """Return changed rows made ready for `write`, None for no change."""
+        assert self._table is not None
+        try:
+            return self._table.pack(changes) if changes else None
+        except REFUSALS as error:
+            raise RowRefused(error) from error
+
+    def write(self, packed: PackedRows | None, at: Checkpoint, upto: int) -> Checkpoint:
         """Write rows and move the checkpoint, in one transaction."""
         assert self._table is not None
         with self._fenced(at):
-            if changes:
-                self._table.merge(self._writer, changes, self._move(at, upto))
+            if packed is not None:
+                self._table.write(self._writer, packed, self._move(at, upto))
             else:
                 self._writer.execute(MOVE, self._move(at, upto), prepare=True)
         return self._moved(at, upto)

@@ -333,7 +333,7 @@ class ApplicationRecorder(LogRecorder, persistence.ApplicationRecorder):
 
         def read(_: int) -> NotificationPage:
             with self.datastore.get_connection() as connection:
-                settled = self._horizon.settled
+                settled = self._horizon.settled(connection)
                 rows = self._rows_after(connection, after, limit, stop, topics)
                 count = deliverable(after, [row[0] for row in rows], settled)
                 if count < len(rows):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg.sql import SQL, Composable, Composed, Identifier
@@ -22,6 +22,13 @@ POSITION = "_position"
 """Column that holds the position last applied to a row."""
 
 _set = object.__setattr__
+
+
+class PackedRows(NamedTuple):
+    """Rows as binary arrays, one a column, and whether some are to be removed."""
+
+    columns: list[Packed]
+    removals: bool
 
 
 class Table:
@@ -73,7 +80,7 @@ class Table:
 
         A connection that reads records raw needs `binary=False`: its binary results give no datetimes.
         """
-        packed: list[Any] = [
+        packed: list[Packed] = [
             self._packed(column, [key[place] for key in keys], keys) for place, column in enumerate(self.keys)
         ]
         found = connection.execute(self._select, packed, prepare=True, binary=binary).fetchall()
@@ -91,13 +98,14 @@ class Table:
         )
         return [self._built(self._read(values)) for values in found]
 
-    def merge(
-        self, connection: psycopg.Connection[Any], changes: Mapping[Key, Kept], move: Sequence[Any] = ()
-    ) -> None:
-        """Write changed rows, in one statement; a row that is None is removed.
+    def merge(self, connection: psycopg.Connection[Any], changes: Mapping[Key, Kept]) -> None:
+        """Write changed rows in one statement; a row that is None is removed. Raises as `pack` does."""
+        self.write(connection, self.pack(changes))
 
-        With `move`, the parameters of `onefold.move_checkpoint`, the statement moves the checkpoint first. Raises
-        TypeError or ValueError naming a misfit field.
+    def pack(self, changes: Mapping[Key, Kept]) -> PackedRows:
+        """Return changed rows as the parameters of one statement.
+
+        Raises TypeError or ValueError naming the row and the field that does not fit.
         """
         removals = self._has_removals(changes)
         if removals:
@@ -114,7 +122,15 @@ class Table:
         packed.append(PACK_POSITION([position for position, _ in changes.values()]))
         if removals:
             packed.append(PACK_BOOLEAN([row is None for _, row in changes.values()]))
-        connection.execute(self._merges[bool(move), removals], [*move, *packed], prepare=True)
+        return PackedRows(packed, removals)
+
+    def write(self, connection: psycopg.Connection[Any], rows: PackedRows, move: Sequence[Any] = ()) -> None:
+        """Write packed rows in one statement.
+
+        With `move`, the parameters of `onefold.move_checkpoint`, the statement moves the checkpoint first.
+        """
+        statement = self._merges[bool(move), rows.removals]
+        connection.execute(statement, [*move, *rows.columns], prepare=True)
 
     def _has_removals(self, changes: Mapping[Key, Kept]) -> bool:
         kinds = {type(row) for _, row in changes.values()}

@@ -104,6 +104,9 @@ class MemoryLog:
         waiting = not found and end < len(self.events)
         return Page(after, found[-1][0] if found else after, found, waiting)
 
+    def prefetch(self, after: int, limit: int, types: Collection[str] | None = None) -> None:
+        """Everything is in memory anyhow."""
+
     def event(self, record: Record) -> Event:
         return known.decode(record[7], record[5], record[8] or "", EventMeta(record[6], record[1], record[0]))
 
@@ -138,7 +141,14 @@ class MemoryModel:
         self.crash("load")
         return {key: self.rows[key] for key in keys if key in self.rows}
 
-    def write(self, changes: Mapping[Key, Kept], at: Checkpoint, upto: int) -> Checkpoint:
+    def pack(self, changes: Mapping[Key, Kept]) -> Mapping[Key, Kept]:
+        for _, row in changes.values():
+            if row is not None and row.amount >= 10**30:
+                raise RowRefused(OverflowError("too large to pack"))
+        return changes
+
+    def write(self, packed: Mapping[Key, Kept], at: Checkpoint, upto: int) -> Checkpoint:
+        changes = packed
         self.crash("write")
         if (at.position, at.token) != (self.position, self.token):
             raise Overtaken
@@ -443,6 +453,9 @@ def test_an_old_event_is_folded_as_the_class_that_it_is_read_as() -> None:
             ]
             found = [record for record in stored if record[0] > after][:limit]
             return Page(after, found[-1][0] if found else after, found)  # type: ignore[arg-type]
+
+        def prefetch(self, after: int, limit: int, types: Collection[str] | None = None) -> None:
+            pass
 
     assert folded([Moved, Counted]) == folded([Counted, Moved]) == {("a",): Stock(item="a", amount=6001)}
     assert folded([Moved]) == {("a",): Stock(item="a", amount=1)}

@@ -473,3 +473,29 @@ def test_a_prepared_append_is_waited_for_until_its_second_phase(
         there = [late] if outcome == "COMMIT PREPARED" else []
         assert drain(reader, cursor) == [*there, early.meta.position]
         assert horizon.settle(looking) >= early.meta.position
+
+
+def test_a_page_that_was_asked_for_ahead_is_the_one_that_is_read(writers: Writers, reader: LogReader) -> None:
+    first, second, third, fourth = (writers.append(1, 1)[0] for _ in range(4))
+    writers.commit(1)
+    assert positions(reader, 0, 2) == [first, second]
+    reader.prefetch(second, 2)
+    assert positions(reader, second, 2) == [third, fourth]
+    reader.prefetch(third, 2)
+    assert positions(reader, 0, 3) == [first, second, third], "another page had been asked for"
+    assert drain(reader, third) == [fourth]
+
+
+def test_an_event_that_commits_after_a_page_was_asked_for_ahead_is_not_skipped(
+    writers: Writers, reader: LogReader
+) -> None:
+    first = writers.append(1)[0]
+    writers.commit(1)
+    late = writers.append(1)[0]
+    early = writers.append(2)[0]
+    writers.commit(2)
+    assert positions(reader) == [first]
+    # The page has the hole; then what fills it is committed, which ends the wait for its holder.
+    reader.prefetch(first, 1000)
+    writers.commit(1)
+    assert drain(reader, first) == [late, early]

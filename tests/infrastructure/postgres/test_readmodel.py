@@ -182,11 +182,11 @@ def test_a_lease_that_ran_out_is_taken_over_and_the_old_holder_is_refused(bench:
     taken = second.claim()
     assert taken == Checkpoint(0, 2)
     with pytest.raises(Fenced, match="projection stock was taken over by another worker"):
-        first.write({("a",): (1, Stock(item="a", amount=99))}, held, 1)
+        first.write(first.pack({("a",): (1, Stock(item="a", amount=99))}), held, 1)
     with pytest.raises(Fenced):
-        first.write({}, held, 1)
+        first.write(first.pack({}), held, 1)
     assert second.load([("a",)]) == {}
-    second.write({("a",): (1, Stock(item="a", amount=5))}, taken, 1)
+    second.write(second.pack({("a",): (1, Stock(item="a", amount=5))}), taken, 1)
     assert second.load([("a",)]) == {("a",): (1, Stock(item="a", amount=5))}
     assert first.claim() is None
 
@@ -198,7 +198,7 @@ def test_writing_renews_the_lease(bench: Bench) -> None:
     assert held is not None
     for position in range(1, 7):
         time.sleep(0.1)
-        held = first.write({}, held, position)
+        held = first.write(first.pack({}), held, position)
         assert second.claim() is None
     time.sleep(0.35)
     assert second.claim() == Checkpoint(6, 2)
@@ -210,10 +210,10 @@ def test_a_checkpoint_that_was_moved_by_hand_refuses_a_write_from_where_it_was(
     model = bench.model(stock())
     held = model.claim()
     assert held is not None
-    held = model.write({}, held, 5)
+    held = model.write(model.pack({}), held, 5)
     connection.execute("UPDATE onefold.checkpoints SET position = 2")
     with pytest.raises(Fenced):
-        model.write({("a",): (6, Stock(item="a"))}, held, 6)
+        model.write(model.pack({("a",): (6, Stock(item="a"))}), held, 6)
     # The refusal made it look again.
     assert model.claim() == Checkpoint(2, 1)
     assert Table(stock()).all(connection) == []
@@ -227,7 +227,7 @@ def test_rows_and_checkpoint_are_written_together_or_not_at_all(
     assert held is not None
     rows = {(item,): (1, Stock(item=item, text=text)) for item, text in [("a", "fine"), ("b", "a\0b")]}
     with pytest.raises(RowRefused):
-        model.write(rows, held, 1)
+        model.write(model.pack(rows), held, 1)
     assert Table(stock()).all(connection) == []
     assert checkpoint(connection)["position"] == 0
 
@@ -252,7 +252,7 @@ def test_failures_in_a_row_are_counted_until_the_checkpoint_moves(
     assert kept["attempts"] == 3
     assert {name: kept["failure"][name] for name in event._fields} == event._asdict()
     assert kept["failure"]["at"] is not None
-    model.write({}, held, 1)
+    model.write(model.pack({}), held, 1)
     assert (checkpoint(connection)["attempts"], checkpoint(connection)["failure"]) == (0, None)
 
 

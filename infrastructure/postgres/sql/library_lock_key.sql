@@ -1,1 +1,0 @@
-SELECT onefold.append_lock_key(format('%%I.%%I', %s::text, %s::text)::regclass), pg_is_in_recovery()

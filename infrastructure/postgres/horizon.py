@@ -39,7 +39,7 @@ class Horizon:
         page, whatever is settled by then.
         """
         with self._lock:
-            return self._settled
+            return self._settled_on.get(connection, 0)
 
     def settle(self, connection: psycopg.Connection[Any]) -> int:
         """Return up to where holes are settled, after a look at who appends now, for the page that is read next.

@@ -24,7 +24,7 @@ from .guards import DUPLICATE, judge
 from .ports import Checkpoint, Kept, Key, LogReader, Page, ReadModel, Record
 from .projection import AnyProjection, Projection
 
-PAGE = 10_000
+PAGE = 20_000
 """Events in a page while there is a backlog."""
 
 PATIENCE = 0.3

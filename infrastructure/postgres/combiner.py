@@ -1,7 +1,7 @@
 """Combining: callers that wait at the same time share one transaction.
 
-A caller works for itself at once while fewer than `leaders` are at work. Who comes later waits; when a leader is done,
-the first of those who wait leads them all. Nobody waits for company, and no thread is kept for it.
+A caller works for itself at once while fewer than `at_once` requests are in work. Who comes later waits; when a leader is
+done, the first of those who wait leads them all. Nobody waits for company, and no thread is kept for it.
 """
 
 from __future__ import annotations
@@ -52,24 +52,24 @@ class Combiner(Generic[T, R]):
         together: Callable[[Sequence[Request[T, R]]], None],
         alone: Callable[[T], R],
         *,
-        leaders: int = 1,
+        at_once: int = 1,
         most: int = 64,
     ) -> None:
         self._together = together
         self._alone = alone
         self._most = most
         self._mutex = threading.Lock()
-        self._leaders = leaders
-        self._leading = 0
+        self._at_once = at_once
+        self._in_work = 0
         self._waiting: list[Request[T, R]] = []
 
     def submit(self, work: T) -> R:
         """Have `work` done, together with others if there are any; return its result or raise its error."""
         request: Request[T, R] = Request(work)
         with self._mutex:
-            leads = self._leading < self._leaders
+            leads = self._in_work < self._at_once
             if leads:
-                self._leading += 1
+                self._in_work += 1
                 request.led = [request]
             else:
                 request.prepare_to_wait()
@@ -90,8 +90,7 @@ class Combiner(Generic[T, R]):
         finally:
             with self._mutex:
                 following, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
-                if not following:
-                    self._leading -= 1
+                self._in_work += len(following) - len(batch)
             if following:
                 following[0].led = following
                 following[0].wake()

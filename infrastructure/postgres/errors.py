@@ -66,16 +66,6 @@ class BrokenTransaction(OnefoldError):
         )
 
 
-class ReadOnlyServer(OnefoldError):
-    """The server is a standby: open appends cannot be seen there, so a hole cannot be judged."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "expected a primary server, found a standby in recovery: whether a missing position may still be "
-            "committed cannot be told there; connect to the primary"
-        )
-
-
 class ReadModelChanged(OnefoldError):
     """The table of a projection was built by another shape or version of it."""
 

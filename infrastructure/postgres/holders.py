@@ -1,8 +1,8 @@
 """Who may still fill a hole of a log, as far as the server that is read can tell.
 
-A primary lists the appends that are under way. A standby cannot. What it has are the checkpoints: a worker on the primary
-moved one to a position only after every hole up to there was filled or rolled back, and its commit follows theirs
-in the WAL. So what a checkpoint says on a standby holds for every page that is read there afterwards.
+A primary lists the appends that are under way. A standby cannot. What it has are the checkpoints: a worker on
+the primary moved one to a position only after every hole up to there was filled or rolled back, and its commit
+follows theirs in the WAL. So what a checkpoint says on a standby holds for every page that is read there afterwards.
 """
 
 from __future__ import annotations

@@ -73,11 +73,11 @@ class Horizon:
 
     def _look(self, connection: psycopg.Connection[Any]) -> tuple[int, frozenset[Holder], int]:
         with connection.cursor(row_factory=tuple_row) as cursor:
-            if self._key is None:
+            if (key := self._key) is None:
                 found = cursor.execute(self._lock_key, self._log).fetchone()
                 assert found is not None
-                self._key = found[0]
+                key = self._key = int(found[0])
             # Two statements, in this order: each has a snapshot of its own.
             head = cursor.execute(self._head, prepare=True).fetchone()
             assert head is not None
-            return head[0], *look(cursor, self._key, self._log)
+            return head[0], *look(cursor, key, self._log)

@@ -35,8 +35,8 @@ WAKE_INTERVAL = 0.005
 """Seconds between two wake-ups that one process sends; each costs a lock of the whole cluster at commit."""
 
 
-LEADERS = 2
-"""Appends of one process that are under way at the same time; more callers share them."""
+AT_ONCE = 4
+"""Appends of one process that are under way each by itself; with more callers they share transactions."""
 
 BULK = 64
 """Events from which on an append is written by itself, not together with those of other callers."""
@@ -65,7 +65,7 @@ class EventLog:
         self._load_stream = statement("load_stream", log=table)
         self._stream_versions = statement("stream_versions", log=table)
         self._last_wake = 0.0
-        self._combiner = Combiner(self._together, self._alone, leaders=LEADERS)
+        self._combiner = Combiner(self._together, self._alone, at_once=AT_ONCE)
 
     def append(
         self,

@@ -211,8 +211,8 @@ class Scene:
 
         return read
 
-    def recorder(self, **settings: str) -> ApplicationRecorder:
-        """Return a recorder of the library, connected to the standby."""
+    def factory(self, **settings: str) -> Factory:
+        """Return a factory of the library, connected to the standby unless the settings say otherwise."""
         env = {
             "PERSISTENCE_MODULE": "onefold.infrastructure.postgres",
             "ONEFOLD_DATABASE_URL": self.pair.standby_url,
@@ -222,7 +222,11 @@ class Scene:
         factory = InfrastructureFactory.construct(Environment("", env))
         assert isinstance(factory, Factory)
         self._held.callback(factory.close)
-        return ApplicationRecorder(factory.datastore, events_table_name=self.log)
+        return factory
+
+    def recorder(self, **settings: str) -> ApplicationRecorder:
+        """Return a recorder of the library for this log, connected to the standby."""
+        return ApplicationRecorder(self.factory(**settings).datastore, events_table_name=self.log)
 
     def library_reader(self, **settings: str) -> Read:
         recorder = self.recorder(**settings)
@@ -414,6 +418,18 @@ def test_a_subscription_on_a_standby_goes_on_as_events_arrive(scene: Scene) -> N
         assert next(subscription).id == 3
         scene.append()
         assert next(subscription).id == 4
+
+
+@pytest.mark.parametrize("create", ["yes", "no"])
+def test_an_application_of_the_library_starts_on_a_standby_once_its_log_is_there(
+    scene: Scene, create: str
+) -> None:
+    there = scene.factory(ONEFOLD_DATABASE_URL=scene.pair.primary_url).application_recorder()
+    there.insert_events([StoredEvent(scene.log + create, 1, "a:B", b"{}")])
+    scene.catch_up()
+    here = scene.factory(CREATE_TABLE=create).application_recorder()
+    assert here.select_notifications(None, 10) == there.select_notifications(None, 10)
+    assert len(here.select_events(scene.log + create)) == 1
 
 
 def test_readers_of_a_promoted_standby_go_over_to_the_locks(passing_pair: Pair) -> None:

@@ -14,10 +14,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 from eventsourcing.persistence import ApplicationRecorder, Notification, StoredEvent
-from psycopg.conninfo import make_conninfo
 
 from onefold.infrastructure.postgres import subscription as subscriptions
-from onefold.infrastructure.postgres.errors import ReadOnlyServer
 
 INSERT = (
     "INSERT INTO onefold.stored_events (version, event_id, stream, type, data)"
@@ -333,29 +331,6 @@ def _until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def test_a_standby_is_read_up_to_the_first_hole(
-    make_factory: Any,
-    recorder: Any,
-    connection: psycopg.Connection,
-    other: psycopg.Connection,
-    database_url: str,
-) -> None:
-    connection.execute("CREATE SCHEMA standby")
-    connection.execute(
-        "CREATE FUNCTION standby.pg_is_in_recovery() RETURNS boolean LANGUAGE sql AS 'SELECT true'"
-    )
-    url = make_conninfo(database_url, options="-c search_path=standby,pg_catalog,public")
-    standby = make_factory(ONEFOLD_DATABASE_URL=url, CREATE_TABLE="no").application_recorder()
-    recorder.insert_events([event()])
-    append(other)
-    other.rollback()
-    assert ids(standby.select_notifications(None, 10)) == [1]
-    recorder.insert_events([event()])
-    with pytest.raises(ReadOnlyServer, match="expected a primary server"):
-        standby.select_notifications(None, 10)
-    assert ids(recorder.select_notifications(None, 10)) == [1, 3]
 
 
 def test_what_was_read_equals_what_was_written(recorder: Any) -> None:

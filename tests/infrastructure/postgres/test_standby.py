@@ -58,14 +58,14 @@ class Pair:
 
 @contextlib.contextmanager
 def standby_of(primary: EmbeddedServer, url: str, folder: Path, port: int) -> Iterator[str]:
-    """Start a copy of the primary that follows it, on the next socket of its folder; ended at the exit."""
+    """Start a copy of the primary that follows it, on another socket in its folder; ended at the exit."""
     programs = cluster.programs()
     account = system_account.choose(primary.data, folder, programs / "postgres")
     data = folder / "data"
     data.mkdir(mode=0o700)
     account.own(data)
     address = {**conninfo_to_dict(url), "dbname": ""}
-    run = {"cwd": "/", "env": cluster.environment(), "stdin": subprocess.DEVNULL}
+    run: dict[str, Any] = {"cwd": "/", "env": cluster.environment(), "stdin": subprocess.DEVNULL}
     copied = subprocess.run(
         [
             *(*account.prefix, str(programs / "pg_basebackup"), f"--pgdata={data}"),
@@ -75,7 +75,7 @@ def standby_of(primary: EmbeddedServer, url: str, folder: Path, port: int) -> It
         check=False,
         capture_output=True,
         text=True,
-        **run,  # type: ignore[call-overload]
+        **run,
     )
     if copied.returncode != 0:
         reason = f"expected pg_basebackup to copy the primary, found: {copied.stderr.strip()}"

@@ -64,6 +64,7 @@ class Worker:
         self._engine: Engine | None = None
         self._model: ReadModelStore | None = None
         self._trouble: Exception | None = None
+        self._advanced = False
 
     def stop(self) -> None:
         """Make the worker finish the page in hand and return."""
@@ -111,6 +112,9 @@ class Worker:
             while not self._stopping.is_set():
                 progress = self._attempt()
                 if progress is None:
+                    if self._advanced:
+                        backoff.reset()
+                        self._advanced = False
                     self._stopping.wait(backoff.next())
                     continue
                 backoff.reset()
@@ -169,6 +173,11 @@ class Worker:
             self._disconnect()
         return None
 
+    def _note(self, progress: Progress) -> None:
+        self._advanced = True
+        if self._on_page is not None:
+            self._on_page(progress)
+
     def _failed(self, error: ProjectionFailed) -> None:
         assert self._model is not None
         self._trouble = error
@@ -191,7 +200,7 @@ class Worker:
                 log_reader,
                 self._model,
                 page=self._page,
-                on_page=self._on_page,
+                on_page=self._note,
                 backlog=throughput,
             )
         return self._engine, self._model

@@ -41,6 +41,17 @@ def nursery() -> ModuleType:
     return load(NURSERY, "tests_faults_nursery")
 
 
+WIRE = Path(__file__).parents[1] / "infrastructure" / "postgres" / "wire.py"
+
+
+@pytest.fixture
+def wire(database_url: str, tmp_path: Path) -> Iterator[Any]:
+    """A wire to the test's database that can be cut; `wire.url` leads through it."""
+    made = load(WIRE, "tests_wire").Wire(database_url, tmp_path)
+    yield made
+    made.close()
+
+
 class Process:
     """A worker process; `pid` is that of a real process of its own."""
 

@@ -11,6 +11,7 @@ from ..domain.errors import OnefoldError
 from ..projections.engine import PAGE, Progress
 from ..projections.errors import FailedEvent, ProjectionFailed
 from ..projections.projection import AnyProjection
+from .postgres.log import channel_of
 from .wakeup import Wakeup
 from .worker import Worker
 
@@ -72,7 +73,7 @@ class Runner:
         self._workers: list[tuple[Worker, Run]] = []
         for projection in projections:
             if projection.log not in self._wakeups:
-                self._wakeups[projection.log] = Wakeup(url, f"onefold_{projection.log}")
+                self._wakeups[projection.log] = Wakeup(url, channel_of(projection.log))
             run = Run(projection.name)
             worker = Worker(
                 url, projection, page=page, on_page=run.note, wakeup=self._wakeups[projection.log]

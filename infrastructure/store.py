@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -17,11 +17,13 @@ from ..projections.engine import Progress
 from ..projections.projection import Projection
 from ..projections.row import Row
 from .embedded import database_url
+from .postgres.errors import VersionConflict
 from .postgres.log import EventLog
 from .postgres.migrate import migrate
 from .postgres.pool import Pool, open_pool
 from .postgres.repository import Repository
 from .postgres.table import Table
+from .runner import Runner
 from .settings import Settings
 from .worker import Worker
 
@@ -79,6 +81,49 @@ class Store:
         With a `connection` the events are written in the transaction that the caller has open on it.
         """
         return self.repository(type(aggregate)).save(aggregate, metadata=metadata, connection=connection)
+
+    def change(
+        self,
+        aggregate_class: type[A],
+        key: str,
+        command: Callable[[A], object],
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        tries: int = 5,
+    ) -> A:
+        """Load the aggregate, call `command` with it, and save what it decided; return the aggregate.
+
+        When its stream moved on in between, the newer state is loaded and `command` called again, `tries` times in
+        all; then `VersionConflict` is raised. `command` must do nothing that may not be done twice.
+        """
+        if tries < 1:
+            raise ValueError(f"tries must be 1 or more, found {tries}")
+        for attempt in range(1, tries + 1):
+            aggregate = self.get(aggregate_class, key)
+            command(aggregate)
+            try:
+                self.save(aggregate, metadata=metadata)
+            except VersionConflict:
+                if attempt == tries:
+                    raise
+            else:
+                return aggregate
+        raise AssertionError("unreachable")
+
+    @contextmanager
+    def running(self, *names: str) -> Iterator[Runner]:
+        """Keep projections up with the log beside the body (all of them, or those named), a thread each.
+
+        For small services and tests; `onefold run` does the same in a process of its own. A projection that fails
+        ends alone; `Runner.runs` says why.
+        """
+        runner = Runner(self.url, [self.app.projection(name) for name in names] or self.app.projections)
+        runner.start()
+        try:
+            yield runner
+        finally:
+            runner.stop()
+            runner.join()
 
     def run(self, *names: str) -> dict[str, Progress]:
         """Bring projections up to the log's present end (all of them, or those named), and return what was done."""

@@ -98,7 +98,7 @@ def show(console: Console, found: Status) -> None:
             )
     for log in found.logs:
         for holder in log.holders:
-            if (holder.age or 0.0) >= PATIENCE or holder.pid is None:
+            if holder.age is None or holder.age >= PATIENCE:
                 console.print(sign(console, False), _stall(log, holder))
     if found.others:
         console.print(Text(f"also in this database, of other applications: {', '.join(found.others)}", "dim"))

@@ -1,7 +1,7 @@
 """Combining: callers that wait at the same time share one transaction.
 
-A caller works for itself at once while fewer than `at_once` requests are in work. Who comes later waits; when a leader is
-done, the first of those who wait leads them all. Nobody waits for company, and no thread is kept for it.
+A caller works for itself at once while fewer than `at_once` requests are in work. Who comes later waits; when a
+leader is done, the first of those who wait leads them all. Nobody waits for company, and no thread is kept for it.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 from psycopg.pq import TransactionStatus
-from psycopg.sql import SQL
+from psycopg.sql import SQL, Identifier
 from pydantic_core import to_json
 
 from ...projections.errors import FailedEvent, HandlerFailed, RowRefused
@@ -85,6 +85,22 @@ def make_tables(connection: psycopg.Connection[Any], projection: AnyProjection) 
         connection.execute(projection.create.encode())
 
 
+def empty_tables(connection: psycopg.Connection[Any], projection: AnyProjection) -> bool:
+    """Empty the projection's tables, which keep their grants, indexes and the views on them.
+
+    False, and nothing done, when one of them is not there.
+    """
+    names = [f"read.{projection.name}"] if isinstance(projection, Projection) else projection.tables
+    tables = [qualified(name) for name in names]
+    for table in tables:
+        found = connection.execute("SELECT to_regclass(%s)", (table.as_string(connection),)).fetchone()
+        if found is None or found[0] is None:
+            return False
+    if tables:
+        connection.execute(SQL("TRUNCATE {}").format(SQL(", ").join(tables)))
+    return True
+
+
 class ReadModelStore:
     """One projection's rows and checkpoint, for one worker.
 
@@ -116,6 +132,7 @@ class ReadModelStore:
         }
         self._claim = statement("claim")
         self._held: Checkpoint | None = None
+        self._built_as: str | None = None
         self._renewed = 0.0
         # A worker that is stopped in mid-transaction must not block the one that replaces it.
         writer.execute(
@@ -183,7 +200,10 @@ class ReadModelStore:
         return 1 if row is None else int(row[0])
 
     def reset(self) -> None:
-        """Make the tables anew and set the checkpoint to 0, in one transaction; the lease must be held."""
+        """Empty the tables, or make them anew if their shape changed, and set the checkpoint to 0, in one transaction.
+
+        The lease must be held, by `claim_for_rebuild`.
+        """
         held = self._held
         if held is None:
             raise Fenced(self.projection.name, 0)
@@ -196,13 +216,16 @@ class ReadModelStore:
             }
             if self._writer.execute(statement("reset_checkpoint"), values).rowcount != 1:
                 raise Fenced(self.projection.name, held.position)
-            make_tables(self._writer, self.projection)
+            same = self._built_as == self.projection.fingerprint()
+            if not (same and empty_tables(self._writer, self.projection)):
+                make_tables(self._writer, self.projection)
         self._held = Checkpoint(0, held.token)
 
     def claim_for_rebuild(self) -> bool:
         """Take the lease whatever the fingerprint; false while another worker holds it."""
         row = self._writer.execute(self._claim, self._who).fetchone()
         self._held = None if row is None else Checkpoint(row[0], row[1])
+        self._built_as = None if row is None else str(row[2])
         self._renewed = time.monotonic()
         return row is not None
 
@@ -253,8 +276,6 @@ class ReadModelStore:
         return self._held
 
 
-def qualified(name: str) -> Any:
+def qualified(name: str) -> Identifier:
     """Return the identifier of a table given as `schema.table`."""
-    from psycopg.sql import Identifier
-
     return Identifier(*name.split("."))

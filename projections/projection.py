@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
 
 from ..domain.errors import DeclarationError
 from ..domain.event import Event
@@ -25,34 +25,40 @@ KeyOf = Callable[[Any], Any]
 NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
 
 
-class BaseProjection:
-    """What every projection has: a stable `name`, the events it reads, a policy for failures, a lease.
+class Options(TypedDict, total=False):
+    """What can be said of every projection beside what is its own.
 
-    `lease` is the time in seconds after which a worker that shows no sign of life is replaced.
+    `log` is the log that it reads ("events"). `version` is raised by hand when folds change so that the read model
+    must be built anew (1). `on_failure` says what to do about an event that cannot be applied (`Stop()`). `lease` is
+    the time in seconds after which a worker that shows no sign of life is replaced (5; 30 for handlers).
+    `registry` knows the event classes (the shared one).
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        log: str = "events",
-        version: int = 1,
-        on_failure: Policy | None = None,
-        lease: float = 5.0,
-        registry: Registry = shared_registry,
-    ) -> None:
+    log: str
+    version: int
+    on_failure: Policy
+    lease: float
+    registry: Registry
+
+
+class BaseProjection:
+    """What every projection has: a stable `name`, the events that it reads, and its `Options`."""
+
+    def __init__(self, name: str, **options: Unpack[Options]) -> None:
         if not NAME.fullmatch(name):
             raise DeclarationError(
                 f"projection name {name!r} must be lower-case letters, digits and underscores, at most 41"
             )
-        if lease <= 0:
-            raise DeclarationError(f"projection {name}: lease must be more than 0 seconds, found {lease}")
         self.name = name
-        self.log = log
-        self.version = version
-        self.on_failure: Policy = Stop() if on_failure is None else on_failure
-        self.lease = lease
-        self.registry = registry
+        self.log = options.get("log", "events")
+        self.version = options.get("version", 1)
+        self.on_failure = options.get("on_failure", Stop())
+        self.lease = options.get("lease", 5.0)
+        self.registry = options.get("registry", shared_registry)
+        if self.lease <= 0:
+            raise DeclarationError(
+                f"projection {name}: lease must be more than 0 seconds, found {self.lease}"
+            )
 
     def event_classes(self) -> frozenset[type[Event]] | None:
         """Return the event classes that the projection reads, None for every event."""
@@ -89,15 +95,9 @@ class Projection(BaseProjection, Generic[R]):
         row: type[R],
         *,
         key: KeyOf | None = None,
-        log: str = "events",
-        version: int = 1,
-        on_failure: Policy | None = None,
-        lease: float = 5.0,
-        registry: Registry = shared_registry,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(
-            name, log=log, version=version, on_failure=on_failure, lease=lease, registry=registry
-        )
+        super().__init__(name, **options)
         if not row.key_fields:
             raise DeclarationError(f"projection {name}: {row.__name__} has no key; declare it with key=...")
         if key is None and len(row.key_fields) != 1:
@@ -123,14 +123,7 @@ class Projection(BaseProjection, Generic[R]):
             raise DeclarationError(f"projection {self.name}: on() needs at least one event class")
 
         def declare(fold: Fold[R, Any]) -> Fold[R, Any]:
-            if inspect.iscoroutinefunction(fold):
-                raise DeclarationError(f"projection {self.name}: a fold must be a plain function")
-            for event_class in event_classes:
-                if event_class in self.folds:
-                    raise DeclarationError(
-                        f"projection {self.name}: a second fold of {event_class.__qualname__}"
-                    )
-                self.folds[event_class] = fold
+            _enter(self.name, "fold", self.folds, event_classes, fold)
             return fold
 
         return declare
@@ -174,25 +167,12 @@ def projection(
     *,
     events: Iterable[type[Event]],
     key: KeyOf | None = None,
-    log: str = "events",
-    version: int = 1,
-    on_failure: Policy | None = None,
-    lease: float = 5.0,
-    registry: Registry = shared_registry,
+    **options: Unpack[Options],
 ) -> Callable[[Fold[R, Any]], Projection[R]]:
     """Make a projection of one plain function that folds all of `events`; see `Projection`."""
 
     def declare(fold: Fold[R, Any]) -> Projection[R]:
-        made = Projection(
-            name,
-            row,
-            key=key,
-            log=log,
-            version=version,
-            on_failure=on_failure,
-            lease=lease,
-            registry=registry,
-        )
+        made = Projection(name, row, key=key, **options)
         made.on(*events)(fold)
         return made
 
@@ -215,15 +195,9 @@ class SqlProjection(BaseProjection):
         create: str,
         statements: Iterable[str],
         events: Iterable[type[Event]] | None = None,
-        log: str = "events",
-        version: int = 1,
-        on_failure: Policy | None = None,
-        lease: float = 5.0,
-        registry: Registry = shared_registry,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(
-            name, log=log, version=version, on_failure=on_failure, lease=lease, registry=registry
-        )
+        super().__init__(name, **options)
         self.tables = tuple(tables)
         self.create = create
         self.statements = tuple(statements)
@@ -249,15 +223,10 @@ class Handler(BaseProjection):
         *,
         create: str = "",
         tables: Iterable[str] = (),
-        log: str = "events",
-        version: int = 1,
-        on_failure: Policy | None = None,
-        lease: float = 30.0,
-        registry: Registry = shared_registry,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(
-            name, log=log, version=version, on_failure=on_failure, lease=lease, registry=registry
-        )
+        options.setdefault("lease", 30.0)
+        super().__init__(name, **options)
         self.create = create
         self.tables = tuple(tables)
         self.handlers: dict[type[Event], Callable[[Any, Any], None]] = {}
@@ -266,14 +235,7 @@ class Handler(BaseProjection):
         """Declare the handler of these event classes."""
 
         def declare(handler: Callable[[E, Any], None]) -> Callable[[E, Any], None]:
-            if inspect.iscoroutinefunction(handler):
-                raise DeclarationError(f"projection {self.name}: a handler must be a plain function")
-            for event_class in event_classes:
-                if event_class in self.handlers:
-                    raise DeclarationError(
-                        f"projection {self.name}: a second handler of {event_class.__qualname__}"
-                    )
-                self.handlers[event_class] = handler
+            _enter(self.name, "handler", self.handlers, event_classes, handler)
             return handler
 
         return declare
@@ -284,6 +246,21 @@ class Handler(BaseProjection):
     def fingerprint(self) -> str:
         text = json.dumps([self.version, self.log, self.tables, self.create])
         return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _enter(
+    projection: str,
+    what: str,
+    functions: dict[type[Event], Any],
+    event_classes: Iterable[type[Event]],
+    function: Callable[..., Any],
+) -> None:
+    if inspect.iscoroutinefunction(function):
+        raise DeclarationError(f"projection {projection}: a {what} must be a plain function")
+    for event_class in event_classes:
+        if event_class in functions:
+            raise DeclarationError(f"projection {projection}: a second {what} of {event_class.__qualname__}")
+        functions[event_class] = function
 
 
 AnyProjection = Projection[Any] | SqlProjection | Handler

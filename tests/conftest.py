@@ -101,6 +101,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
+def run_home(pytestconfig: pytest.Config) -> Path:
+    """Folder of this run for servers of a test's own: pytest's is closed to root's servers by whoever runs it next."""
+    return pytestconfig.stash[_HOME]
+
+
+@pytest.fixture(scope="session")
 def server_url(pytestconfig: pytest.Config) -> Iterator[str]:
     """URL of the server of this run, on its database `postgres`; do not create anything in that database."""
     url = os.environ.get(TEST_DATABASE_URL)

@@ -6,8 +6,10 @@ import contextlib
 import itertools
 import os
 import random
+import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -60,6 +62,7 @@ class Pair:
 def standby_of(primary: EmbeddedServer, url: str, folder: Path, port: int) -> Iterator[str]:
     """Start a copy of the primary that follows it, on another socket in its folder; ended at the exit."""
     programs = cluster.programs()
+    folder.mkdir(mode=0o711)
     account = system_account.choose(primary.data, folder, programs / "postgres")
     data = folder / "data"
     data.mkdir(mode=0o700)
@@ -114,12 +117,18 @@ def await_connection(url: str, process: subprocess.Popen[bytes], log: Path) -> N
 
 
 @pytest.fixture(scope="module")
-def primary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedServer, str]]:
-    home: Path = tmp_path_factory.mktemp("primary")
-    for folder in (home, *home.parents[:2]):
-        folder.chmod(0o755)
+def folder(run_home: Path) -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(prefix="pair-", dir=run_home))
+    # Root's servers run under another account, which must be able to pass.
+    made.chmod(0o711)
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture(scope="module")
+def primary(folder: Path) -> Iterator[tuple[EmbeddedServer, str]]:
     chosen = {"max_prepared_transactions": "5", "fsync": "off", "shared_buffers": "32MB"}
-    server = EmbeddedServer(home, settings=chosen)
+    server = EmbeddedServer(folder / "primary", settings=chosen)
     with server.hold() as url:
         with psycopg.connect(url, autocommit=True) as connection:
             migrate(connection)
@@ -127,27 +136,19 @@ def primary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Embedded
 
 
 @pytest.fixture(scope="module")
-def pair(primary: tuple[EmbeddedServer, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def pair(primary: tuple[EmbeddedServer, str], folder: Path) -> Iterator[Pair]:
     """The pair that the tests share; none of them promotes its standby."""
     server, url = primary
-    with standby_of(server, url, folder_for(tmp_path_factory), 5433) as standby_url:
+    with standby_of(server, url, folder / "standby", 5433) as standby_url:
         yield Pair(url, standby_url)
 
 
 @pytest.fixture
-def passing_pair(
-    primary: tuple[EmbeddedServer, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Pair]:
+def passing_pair(primary: tuple[EmbeddedServer, str], folder: Path) -> Iterator[Pair]:
     """A standby of the test's own, to be promoted."""
     server, url = primary
-    with standby_of(server, url, folder_for(tmp_path_factory), 5434) as standby_url:
+    with standby_of(server, url, folder / "promoted", 5434) as standby_url:
         yield Pair(url, standby_url)
-
-
-def folder_for(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder: Path = tmp_path_factory.mktemp("standby")
-    folder.chmod(0o755)
-    return folder
 
 
 class Scene:

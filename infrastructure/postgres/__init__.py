@@ -3,13 +3,13 @@
 With `PERSISTENCE_MODULE=onefold.infrastructure.postgres` an application of that library runs on logs of this product.
 """
 
+from .kept import SnapshotRecorder
 from .library import Factory
 from .mapper import AggregateSnapshot
 from .recorders import (
     AggregateRecorder,
     ApplicationRecorder,
     ProcessRecorder,
-    SnapshotRecorder,
     TrackingRecorder,
 )
 

@@ -24,14 +24,13 @@ from psycopg.sql import SQL, Identifier
 from ..embedded import database_url
 from ..settings import DATABASE_URL, HOME, Settings, SettingsError
 from .datastore import Datastore, connect
+from .kept import KeptRecorder, SnapshotRecorder
 from .mapper import Mapper, SnapshotStore
 from .migrate import migrate
 from .recorders import (
     AggregateRecorder,
     ApplicationRecorder,
-    KeptRecorder,
     ProcessRecorder,
-    SnapshotRecorder,
     TrackingRecorder,
 )
 

@@ -14,9 +14,7 @@ from eventsourcing import persistence, postgres
 from eventsourcing.persistence import (
     DataError,
     IntegrityError,
-    InterfaceError,
     Notification,
-    OperationalError,
     ProgrammingError,
     StoredEvent,
     Tracking,
@@ -45,7 +43,7 @@ LAST_SPAN = 4000
 """Events that one statement looks through for topics; each that finds too few doubles it."""
 
 # The advisory lock under which tables are made: "OF", a number for the purpose, and nothing.
-_CREATE_LOCK = 0x4F46_0003 << 32
+CREATE_LOCK = 0x4F46_0003 << 32
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +144,7 @@ class LogRecorder(TableRecorder):
         self._last_wake = 0.0
 
     def _create_table(self, curs: Cursor[DictRow]) -> None:
-        curs.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_LOCK,))
+        curs.execute("SELECT pg_advisory_xact_lock(%s)", (CREATE_LOCK,))
         columns = self._columns(curs)
         if not columns:
             curs.execute("SELECT onefold.create_log(%s, %s)", (self.datastore.schema, self.events_table_name))
@@ -447,81 +445,6 @@ class ProcessRecorder(TrackingRecorder, ApplicationRecorder, persistence.Process
         if not rows and tracking is not None:
             return [tracking.notification_id] if self._kept(tracking) else []
         return super()._found(rows, **kwargs)
-
-
-class KeptRecorder(TableRecorder, persistence.AggregateRecorder):
-    """Records what belongs to aggregates but is no event, in a plain table: versions may leave holes."""
-
-    _keeping = "library_keep"
-
-    def __init__(self, datastore: PostgresDatastore, *, events_table_name: str = "stored_snapshots") -> None:
-        super().__init__(datastore, events_table_name=events_table_name)
-        self._keep = statement(self._keeping, table=self.table)
-        self._upwards = statement("library_snapshots", table=self.table, order=SQL("ASC"))
-        self._downwards = statement("library_snapshots", table=self.table, order=SQL("DESC"))
-
-    def _create_table(self, curs: Cursor[DictRow]) -> None:
-        curs.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_LOCK,))
-        columns = self._columns(curs)
-        if not columns:
-            curs.execute(statement("library_create_snapshots", table=self.table))
-        elif not {"stream", "raw", "taken_at"} <= columns:
-            raise self._foreign()
-        super()._create_table(curs)
-
-    def insert_events(self, stored_events: Sequence[StoredEvent], **kwargs: Any) -> Sequence[int] | None:
-        """Keep the records, all or none; raises `IntegrityError` when one with the same version is kept."""
-        if not stored_events:
-            return None
-        rows: list[tuple[str, int, str, str | None, bytes | None]] = []
-        for event in stored_events:
-            state = json_of(event.state)
-            text, raw = (None, event.state) if state is None else (state.text, None)
-            rows.append((self._stream(event.originator_id), event.originator_version, event.topic, text, raw))
-        columns = [list(column) for column in zip(*rows, strict=True)]
-
-        def insert(_: int) -> None:
-            with self.datastore.get_connection() as connection:
-                connection.execute(self._keep, columns, prepare=True)
-
-        retried(self.datastore, insert)
-        return None
-
-    def select_events(
-        self,
-        originator_id: UUID | str,
-        *,
-        gt: int | None = None,
-        lte: int | None = None,
-        desc: bool = False,
-        limit: int | None = None,
-    ) -> Sequence[StoredEvent]:
-        """Return the records with versions above `gt` and up to `lte`, at most `limit` of them."""
-        bounds = (-1 if gt is None else gt, END if lte is None else lte, limit)
-        query = self._downwards if desc else self._upwards
-        return [
-            StoredEvent(self._originator_id(stream), version, topic, state)
-            for stream, version, topic, state in self._fetch(query, (self._stream(originator_id), *bounds))
-        ]
-
-
-class SnapshotRecorder(KeptRecorder):
-    """Keeps snapshots, the newest of each version.
-
-    They are taken after the events were stored: a failure here must not look like one there.
-    """
-
-    _keeping = "library_replace_snapshot"
-
-    def insert_events(self, stored_events: Sequence[StoredEvent], **kwargs: Any) -> Sequence[int] | None:
-        """Keep the snapshots, in place of those of the same version; one that the database does not take is logged."""
-        try:
-            super().insert_events(stored_events, **kwargs)
-        except (InterfaceError, OperationalError) as error:
-            logger.warning(
-                "the snapshot of %s was not kept, its events are: %s", stored_events[0].originator_id, error
-            )
-        return None
 
 
 def _meta(row: tuple[Any, ...]) -> EventMeta:

@@ -62,6 +62,9 @@ def history(
     Nothing for a stream without events. Raises `UnknownLog`.
     """
     require_log(connection, log)
+    query = statement("history", log=Identifier("onefold", log))
+    after = -1
     with connection.cursor(row_factory=class_row(RecordedEvent)) as cursor:
-        query = statement("history", log=Identifier("onefold", log))
-        yield from cursor.stream(query, (stream,), size=ROWS_AT_ONCE)
+        while page := cursor.execute(query, (stream, after, ROWS_AT_ONCE)).fetchall():
+            yield from page
+            after = page[-1].version

@@ -1,2 +1,2 @@
 SELECT position, version, occurred_at, recorded_at, event_id, schema_version, stream, type, data::text, raw, metadata::text
-FROM {log} WHERE stream = %s ORDER BY version
+FROM {log} WHERE stream = %s AND version > %s ORDER BY version LIMIT %s

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime
 
 import pytest
@@ -94,3 +97,19 @@ def test_a_long_history_is_one_document(onefold: Onefold, store: Store) -> None:
     deposits(store, "1", *range(1, 1200))
     said = onefold("history", "account/1", "--json")
     assert [event["version"] for event in json.loads(said.out)["events"]] == list(range(1, 1201))
+
+
+@pytest.mark.parametrize("form", ["", "--json"])
+def test_a_reader_that_has_seen_enough_ends_it(store: Store, database_url: str, form: str) -> None:
+    deposits(store, "1", *range(1, 3000))
+    command = f"{sys.executable} -m onefold.infrastructure.cli history account/1 {form} | head -n 3"
+    result = subprocess.run(
+        ["/bin/sh", "-c", command],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "ONEFOLD_DATABASE_URL": database_url},
+    )
+    assert len(result.stdout.splitlines()) == 3
+    assert result.stderr == ""

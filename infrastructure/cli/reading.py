@@ -23,7 +23,7 @@ SHOWN = 10
 def read_in(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILES...", help="CSV or JSON lines, also gzipped, in any order."),
+        typer.Argument(metavar="FILES", help="CSV or JSON lines, also gzipped, in any order."),
     ],
     mapping: Annotated[
         str,

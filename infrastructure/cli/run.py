@@ -44,7 +44,7 @@ def run(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[PROJECTIONS]...", help="Projections to run; all of the application when left out."
+            metavar="PROJECTIONS", help="Projections to run; all of the application when left out."
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Apply what is in the log now, and end.")] = False,

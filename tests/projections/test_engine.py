@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from onefold.domain.event import Event, EventMeta, encode
@@ -220,6 +220,9 @@ def test_any_size_of_page_and_cache_gives_what_a_plain_fold_gives(
     assert (progress.duplicates, progress.held, progress.waiting) == (0, True, False)
 
 
+@example(history=[("a", Put())] * 3, page=10, cached_rows=100, crashes=[("write", 1)])
+@example(history=[("a", Put())] * 6, page=2, cached_rows=100, crashes=[("written", 2)])
+@settings(max_examples=400)
 @given(
     history=histories,
     page=pages,

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from psycopg.sql import SQL, Literal
 
@@ -345,6 +345,16 @@ steps = st.one_of(
 )
 
 
+@example(
+    script=[
+        ("append", 1, 1),
+        ("append", 2, 1),
+        ("commit", 2, 0),
+        ("read", 5, 0),
+        ("commit", 1, 0),
+        ("read", 5, 0),
+    ]
+)
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(script=st.lists(steps, min_size=4, max_size=30))
 def test_however_appends_commits_rollbacks_and_reads_interleave_each_event_is_read_once_in_order(

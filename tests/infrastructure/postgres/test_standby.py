@@ -294,6 +294,11 @@ def test_a_hole_that_is_known_to_be_one_stays_so_while_the_projection_is_built_a
     )
     scene.catch_up()
     assert read(0) == ([1, 3], False)
+    assert (scene.append(session), scene.append()) == (4, 5)
+    scene.catch_up()
+    for _ in range(3):
+        assert read(0) == ([1, 3], True)
+    session.rollback()
 
 
 def test_an_event_that_commits_late_is_not_skipped(scene: Scene, read: Read) -> None:
@@ -414,11 +419,15 @@ def test_a_subscription_on_a_standby_goes_on_as_events_arrive(scene: Scene) -> N
     assert [found.id for found in recorder.select_notifications(None, 10)] == [1]
     assert recorder.select_notifications(2, 10) == []
     with recorder.subscribe(gt=0) as subscription:
+        patience = threading.Timer(30, subscription.stop)
+        patience.start()
         assert next(subscription).id == 1
         scene.work()
         assert next(subscription).id == 3
         scene.append()
         assert next(subscription).id == 4
+        patience.cancel()
+        patience.join()
 
 
 @pytest.mark.parametrize("create", ["yes", "no"])

@@ -523,6 +523,30 @@ def test_a_run_stops_between_pages_when_it_is_told_to() -> None:
         assert model.position == progress.position
 
 
+def test_a_backlog_that_comes_up_during_a_run_is_worked_off_in_it() -> None:
+    projection, log, model = stock(), log_of([(stream, Put()) for stream in "abc" * 10]), MemoryModel()
+    log.visible = 2
+
+    def appear(_: Progress) -> None:
+        log.visible = None
+
+    progress = Engine(projection, log, model, page=4, on_page=appear).run()
+    assert model.content() == projection.fold(log.events)
+    assert (progress.position, progress.applied, progress.read) == (30, 30, 30)
+
+
+def test_a_run_that_isolates_stops_when_it_is_told_to() -> None:
+    failed: list[Page] = []
+
+    def fail(page: Page) -> None:
+        failed.append(page)
+        raise HandlerFailed(ValueError("never"))
+
+    log, model = log_of([("a", Put())] * 8), MemoryModel(handle_page=fail)
+    progress = Engine(handler(), log, model, page=8).run(stop=lambda: len(failed) >= 2)
+    assert (progress.position, model.position, len(failed)) == (0, 0, 2)
+
+
 def test_progress_is_told_after_every_page() -> None:
     told: list[int] = []
     log, model = log_of([("a", Put())] * 10), MemoryModel()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from decimal import Decimal
 from functools import cached_property
 
@@ -112,3 +114,21 @@ def test_a_row_is_frozen_and_refuses_fields_that_it_does_not_have() -> None:
         row.balance = Decimal(1)  # type: ignore[misc]
     with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
         Balance(account_id="a", colour="red")  # type: ignore[call-arg]
+
+
+def test_an_evolved_row_does_everything_that_a_row_does() -> None:
+    made = Place(city="Recife", country="BR", people=7)
+    row = Place(city="Recife", country="BR").evolve(people=7)
+    assert repr(row) == repr(made) == "Place(city='Recife', country='BR', people=7)"
+    assert row.model_dump() == made.model_dump()
+    assert row.model_dump_json() == made.model_dump_json()
+    assert row.model_dump(exclude_unset=True) == {"city": "Recife", "country": "BR", "people": 7}
+    assert row.model_fields_set == {"city", "country", "people"}
+    assert row.model_extra is None
+    assert row.model_copy(update={"people": 8}).people == 8
+    assert copy.copy(row) == copy.deepcopy(row) == pickle.loads(pickle.dumps(row)) == made
+    assert row.evolve(people=8).evolve(people=7) == made
+    assert {row, made} == {made}
+    with pytest.raises(AttributeError, match="Place has no field 'colour'"):
+        row.colour  # noqa: B018
+    assert not hasattr(row, "colour")

@@ -228,18 +228,19 @@ def test_balance_and_currency_are_the_same_in_whatever_order_the_facts_come(
 
 
 def test_the_revenue_of_a_month_is_the_sum_of_payments_for_orders_placed_in_it() -> None:
-    january, february = date(2024, 1, 31), date(2024, 2, 1)
+    january, february, march = date(2024, 1, 31), date(2024, 2, 1), date(2024, 3, 1)
     events = [
         *in_stream([(placed(day=january), START), (paid("10"), START), (paid("2.5"), START)], "order/1"),
         *in_stream([(paid("7"), START), (placed(day=february), START)], "order/2"),
-        *in_stream([(placed(day=february), START)], "order/3"),
+        *in_stream([(placed(day=february), START), (Order.Confirmed(), START)], "order/3"),
+        *in_stream([(placed(day=february), START), (placed(day=march), START)], "order/6"),
         *in_stream([(paid("1000"), START)], "order/4"),
         *in_stream([(placed("USD", day=january), START), (paid("1", "EUR"), START)], "order/5"),
     ]
     assert revenue_of(events) == [
         MonthRevenue(date(2024, 1, 1), "EUR", 1, Decimal("13.5")),
         MonthRevenue(date(2024, 1, 1), "USD", 1, Decimal(0)),
-        MonthRevenue(date(2024, 2, 1), "EUR", 2, Decimal(7)),
+        MonthRevenue(date(2024, 2, 1), "EUR", 3, Decimal(7)),
     ]
 
 

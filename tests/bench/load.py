@@ -21,6 +21,7 @@ from .peer import Peer
 SELECT = (
     "SELECT version, type, data::text, occurred_at FROM onefold.events WHERE stream = %s ORDER BY version"
 )
+SNAPSHOT = "SELECT version, state::text FROM onefold.snapshots WHERE stream = %s"
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -61,11 +62,18 @@ def cases(url: str, peer: Peer, *, times: int = 60) -> Iterator[list[Case]]:
             def rows(key: str = key) -> object:
                 return connection.execute(SELECT, (f"order/{key}",), prepare=True, binary=True).fetchall()
 
+            def row(key: str = key) -> object:
+                return connection.execute(SNAPSHOT, (f"order/{key}",), prepare=True, binary=True).fetchone()
+
             _assert_same(repository.get(key), plain.repository.get(peer_id))
             found.append(_case(f"load of {size} events", times, ours, theirs, rows))
             found.append(
                 _case(
-                    f"load of {size} events with a snapshot", times, ours_from_snapshot, theirs_from_snapshot
+                    f"load of {size} events with a snapshot",
+                    times,
+                    ours_from_snapshot,
+                    theirs_from_snapshot,
+                    row,
                 )
             )
         yield found
@@ -76,14 +84,13 @@ def _case(
     times: int,
     ours: Callable[[], object],
     theirs: Callable[[], object],
-    rows: Callable[[], object] | None = None,
+    rows: Callable[[], object],
 ) -> Case:
     contenders = {
         "onefold": lambda: milliseconds(ours, times),
         "eventsourcing": lambda: milliseconds(theirs, times),
+        "limit": lambda: milliseconds(rows, times),
     }
-    if rows is not None:
-        contenders["limit"] = lambda: milliseconds(rows, times)
     return Case(name, "ms", contenders, higher_is_better=False)
 
 

@@ -6,10 +6,9 @@ import argparse
 import json
 import os
 import platform
-import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -94,7 +93,7 @@ def main() -> None:
             with load.cases(url, peer) as cases:
                 run(console, cases, arguments.rounds, results)
         if "wakeup" in chosen:
-            measure_wakeups(console, url, arguments.rounds, results)
+            measure_wakeups(console, url, peer, arguments.rounds, results)
     report(console, results)
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")
@@ -108,26 +107,35 @@ def run(console: Console, cases: list[Case], rounds: int, results: dict[str, Any
                 status.update(f"round {number + 1} of {rounds}: {case.name}")
                 case.round()
     for case in cases:
-        results["cases"][case.name] = {
-            "unit": case.unit,
-            "median": {name: case.median(name) for name in case.figures},
-            "ratio": {other: case.ratio("onefold", other) for other in case.figures if other != "onefold"},
-            "figures": case.figures,
-        }
+        keep(case, results)
 
 
-def measure_wakeups(console: Console, url: str, rounds: int, results: dict[str, Any]) -> None:
-    """Measure the wake-up in rounds and keep the medians of median and 99th percentile."""
-    with console.status("wake-up"):
-        pairs = [wakeup.wakeups(url) for _ in range(rounds)]
+def measure_wakeups(console: Console, url: str, peer: Peer, rounds: int, results: dict[str, Any]) -> None:
+    """Measure the wake-up in interleaved rounds; median and 99th percentile are two cases of one run."""
+    contenders: dict[str, Callable[[], tuple[float, float]]] = {
+        "onefold": lambda: wakeup.onefold(url),
+        "eventsourcing": lambda: wakeup.peer(url, peer),
+        "limit": lambda: wakeup.limit(url),
+    }
+    pairs: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
+    with console.status("") as status:
+        for number in range(rounds):
+            for name, contender in contenders.items():
+                status.update(f"round {number + 1} of {rounds}: wake-up, {name}")
+                pairs[name].append(contender())
     for place, name in enumerate(("wake-up, median", "wake-up, 99th percentile")):
-        figures = [pair[place] for pair in pairs]
-        results["cases"][name] = {
-            "unit": "ms",
-            "median": {"onefold": statistics.median(figures)},
-            "ratio": {},
-            "figures": {"onefold": figures},
-        }
+        figures = {contender: [pair[place] for pair in found] for contender, found in pairs.items()}
+        keep(Case(name, "ms", {}, higher_is_better=False, figures=figures), results)
+
+
+def keep(case: Case, results: dict[str, Any]) -> None:
+    """Keep medians, ratios and every figure of a case."""
+    results["cases"][case.name] = {
+        "unit": case.unit,
+        "median": {name: case.median(name) for name in case.figures},
+        "ratio": {other: case.ratio("onefold", other) for other in case.figures if other != "onefold"},
+        "figures": case.figures,
+    }
 
 
 def report(console: Console, results: dict[str, Any]) -> None:

@@ -211,6 +211,8 @@ class Worker:
             autocommit=True,
             application_name=f"onefold {self.projection.name} {role}",
             options="-c timezone=UTC",
+            # With several hosts in the URL all connections must be to the one that can be written.
+            target_session_attrs="read-write",
         )
         self._connections.append(connection)
         if role == "read":

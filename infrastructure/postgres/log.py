@@ -162,27 +162,34 @@ class EventLog:
         for attempt in range(1, ATTEMPTS + 1):
             own = self.pool.getconn()
             try:
-                if uncertain and (stored := self._stored(own, prepared)):
-                    return stored
-                return self._insert(own, prepared)
+                return self._insert_once(own, prepared, uncertain)
             except psycopg.OperationalError as error:
                 passing = lost(error) or isinstance(error, psycopg.errors.TransactionRollback)
                 if attempt == ATTEMPTS or not passing:
                     raise
                 uncertain = True
-            except (VersionConflict, DuplicateEventId) as conflict:
-                # The earlier try may have been under way on the server until now.
-                if uncertain and (stored := self._stored(own, prepared)):
-                    return stored
-                # The event before ours was committed after ours had drawn its position.
-                overtaken = isinstance(conflict, VersionConflict) and conflict.expected == conflict.found
-                if attempt == ATTEMPTS or not overtaken:
+            except VersionConflict as conflict:
+                # Equal: the event before ours was committed after ours had drawn its position.
+                if attempt == ATTEMPTS or conflict.expected != conflict.found:
                     raise
             finally:
                 self.pool.putconn(own)
             if uncertain:
                 self.pool.check()
         raise AssertionError("unreachable")
+
+    def _insert_once(
+        self, connection: psycopg.Connection[Any], prepared: list[Parameters], uncertain: bool
+    ) -> list[Appended]:
+        if uncertain and (stored := self._stored(connection, prepared)):
+            return stored
+        try:
+            return self._insert(connection, prepared)
+        except (VersionConflict, DuplicateEventId):
+            # The earlier try may have been under way on the server until now.
+            if uncertain and (stored := self._stored(connection, prepared)):
+                return stored
+            raise
 
     def _insert(self, connection: psycopg.Connection[Any], prepared: Sequence[Parameters]) -> list[Appended]:
         now = time.monotonic()

@@ -33,14 +33,15 @@ def test_a_worker_that_is_killed_between_effect_and_position_counts_nothing_twic
     assert bank.balances(kind) == {"a": (100, 100)}
 
 
+@pytest.mark.parametrize("rounds", [12, pytest.param(200, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_worker_that_is_killed_at_random_moments_loses_nothing_and_repeats_nothing(
-    bank: Any, start_worker: START, wait: Callable[..., float], kind: str
+    bank: Any, start_worker: START, wait: Callable[..., float], kind: str, rounds: int
 ) -> None:
     chance = random.Random(kind)
     bank.deposit(*(f"a{number % 40}" for number in range(10_000)))
     positions = {0}
-    for _ in range(12):
+    for _ in range(rounds):
         worker = start_worker(kind, lease=0.1, page=chance.choice([7, 20, 50]))
         before = max(positions)
         if before == bank.head():
@@ -137,13 +138,14 @@ def test_a_stopped_worker_writes_nothing_though_everyone_else_has_gone(
     assert bank.balances() == {"a": (21, 21)}
 
 
+@pytest.mark.parametrize("rounds", [25, pytest.param(500, marks=pytest.mark.soak)])
 def test_many_workers_that_are_killed_and_stopped_at_random_apply_every_event_once_in_order(
-    bank: Any, start_worker: START, wait: Callable[..., float]
+    bank: Any, start_worker: START, wait: Callable[..., float], rounds: int
 ) -> None:
     chance = random.Random(11)
     accounts = [f"a{number}" for number in range(20)]
     workers = []
-    for _ in range(25):
+    for _ in range(rounds):
         bank.deposit(*chance.choices(accounts, k=200))
         workers = [worker for worker in workers if worker.alive]
         while len(workers) < 3:

@@ -80,9 +80,10 @@ def test_an_answer_that_is_lost_after_the_commit_costs_nothing(
     assert bank.balances(kind) == bank.expected()
 
 
+@pytest.mark.parametrize("times", [20, pytest.param(500, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("kind", ["balance", "booked", "summed"])
 def test_a_worker_whose_connections_are_ended_at_random_applies_every_event_once(
-    bank: Any, database_url: str, nursery: ModuleType, wait: Callable[..., float], kind: str
+    bank: Any, database_url: str, nursery: ModuleType, wait: Callable[..., float], kind: str, times: int
 ) -> None:
     chance = random.Random(kind)
     bank.deposit(*(f"a{number % 30}" for number in range(4000)))
@@ -91,7 +92,7 @@ def test_a_worker_whose_connections_are_ended_at_random_applies_every_event_once
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(worker.run)
         try:
-            while ended < 20:
+            while ended < times:
                 time.sleep(chance.uniform(0.0, 0.15))
                 ended += len(
                     bank.connection.execute(

@@ -260,10 +260,13 @@ def test_one_refused_event_keeps_its_whole_batch_out(
 # --- blind writers ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("versions", [20, pytest.param(2000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("shared", [True, False], ids=["one process's pool", "a connection each"])
-def test_of_blind_writers_exactly_one_wins_each_version(database_url: str, shared: bool) -> None:
+def test_of_blind_writers_exactly_one_wins_each_version(
+    database_url: str, shared: bool, versions: int
+) -> None:
     """Sixteen writers, none of whom looks at the log: no hole, no fork, no event lost or stored twice."""
-    writers, versions = 16, 20
+    writers = 16
     start = threading.Barrier(writers)
 
     with open_pool(database_url, size=writers) as pool:
@@ -559,18 +562,28 @@ def test_a_load_survives_that_every_connection_of_the_pool_is_gone(
             assert len(log.load("a/1")) == 1
 
 
+@pytest.mark.parametrize("each", [60, pytest.param(3000, marks=pytest.mark.soak)])
 def test_appends_go_on_exactly_once_while_their_connections_are_ended_at_random(
-    database_url: str, connection: psycopg.Connection[Any]
+    database_url: str, connection: psycopg.Connection[Any], each: int
 ) -> None:
     """Every event that was reported as stored is there once, and every one that is there was reported."""
-    writers, each = 4, 60
+    writers = 4
+    unknown: list[int] = []
     done = threading.Event()
     with open_pool(database_url, size=4) as pool, ThreadPoolExecutor(writers + 1) as threads:
         log = EventLog(pool, registry=known)
 
         def write(writer: int) -> int:
-            for version in range(1, each + 1):
-                log.append([note(f"a/{writer}", version)])
+            version = 1
+            while version <= each:
+                try:
+                    log.append([note(f"a/{writer}", version)])
+                except psycopg.OperationalError:
+                    # Every try was hit: whether it is stored is for the caller to see.
+                    unknown.append(version)
+                    if not log.load(f"a/{writer}", after=version - 1):
+                        continue
+                version += 1
             return each
 
         def end_one_after_another() -> int:
@@ -587,6 +600,7 @@ def test_appends_go_on_exactly_once_while_their_connections_are_ended_at_random(
         finally:
             done.set()
         assert killing.result() > 0
+    assert len(unknown) <= each // 20
     assert require_streams_without_holes_or_forks(connection) == {f"a/{n}": w for n, w in enumerate(written)}
 
 

@@ -154,6 +154,8 @@ def work(options: dict[str, Any]) -> None:
         signal.signal(signal.SIGTERM, lambda *_: worker.stop())
         print("ready", flush=True)
         try:
+            if options.get("rebuild"):
+                worker.rebuild()
             worker.run()
         except ProjectionFailed as error:
             print(f"failed: {error}", flush=True)

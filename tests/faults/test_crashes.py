@@ -163,6 +163,24 @@ def test_many_workers_that_are_killed_and_stopped_at_random_apply_every_event_on
     assert bank.connection.execute("SELECT count(*) FROM read.balance WHERE NOT in_order").fetchone() == (0,)
 
 
+@pytest.mark.parametrize("kind", ["balance", "booked"])
+def test_a_rebuild_that_is_killed_is_finished_by_whoever_comes_next(
+    bank: Any, start_worker: START, wait: Callable[..., float], kind: str
+) -> None:
+    bank.deposit(*["a", "b", "c"] * 100)
+    builder = start_worker(kind, lease=0.2)
+    wait(lambda: bank.position(kind) == 300, "the first build is done")
+    builder.kill()
+    first = bank.connection.execute(f"SELECT * FROM read.{kind} ORDER BY account").fetchall()
+    for at in (1, 37, 290):
+        start_worker(kind, lease=0.2, page=10, at=at, what="die", rebuild=True).wait()
+        counted, position = bank.state(kind)
+        assert counted == position < 300
+    start_worker(kind, lease=0.2)
+    wait(lambda: bank.position(kind) == 300, "the rebuild is finished")
+    assert bank.connection.execute(f"SELECT * FROM read.{kind} ORDER BY account").fetchall() == first
+
+
 def test_attempts_at_a_failing_event_are_counted_over_killed_processes(
     bank: Any, start_worker: START, wait: Callable[..., float]
 ) -> None:

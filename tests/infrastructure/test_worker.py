@@ -612,6 +612,26 @@ def test_a_handler_s_tables_are_made_anew_by_a_rebuild(shop: Shop, database_url:
             assert found == [("a",), ("b",)]
 
 
+def test_a_projection_of_another_log_follows_that_one_alone(
+    shop: Shop, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "POLL", 60.0)
+    shop.connection.execute("SELECT onefold.create_log('onefold', 'other')")
+    other = EventLog(shop.log.pool, name="other", registry=known)
+    projection = stock(log="other")
+    shop.put("a", "b", "c")
+    with (
+        Wakeup(database_url, other.channel) as wakeup,
+        running(Worker(database_url, projection, wakeup=wakeup)),
+    ):
+        for version in (1, 2):
+            time.sleep(0.05)
+            (event,) = other.append([Put().bound(EventMeta("stock/x", version))])
+            assert shop.reached(event.meta.position) < 2.0
+    assert shop.counts(projection) == {"x": 2}
+    assert shop.checkpoint()["log"] in ("other", "onefold.other")
+
+
 def test_several_workers_of_several_projections_follow_one_log(shop: Shop, database_url: str) -> None:
     projections: list[AnyProjection] = [stock(f"p{number}", lease=2.0) for number in range(3)]
     workers = [Worker(database_url, projection, page=20) for projection in projections for _ in range(2)]

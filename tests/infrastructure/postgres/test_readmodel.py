@@ -171,6 +171,23 @@ def test_one_worker_holds_a_projection_at_a_time(bench: Bench, connection: psyco
     assert checkpoint(connection)["owner"] == "second"
 
 
+def test_of_many_who_claim_at_the_same_moment_exactly_one_is_given_the_lease(bench: Bench) -> None:
+    projection = stock(lease=0.1)
+    models = [bench.model(projection, f"worker {number}") for number in range(8)]
+    for round_ in range(1, 11):
+        start = threading.Barrier(8)
+
+        def claim(model: ReadModelStore, start: threading.Barrier = start) -> Checkpoint | None:
+            start.wait()
+            return model.claim()
+
+        with ThreadPoolExecutor(8) as threads:
+            claims = list(threads.map(claim, models))
+        winners = [model for model, claimed in zip(models, claims, strict=True) if claimed is not None]
+        assert [claimed for claimed in claims if claimed is not None] == [Checkpoint(0, round_)]
+        winners[0].release()
+
+
 def test_a_lease_that_ran_out_is_taken_over_and_the_old_holder_is_refused(bench: Bench) -> None:
     projection = stock(lease=0.2)
     bench.append(("a", Put(amount=5)))

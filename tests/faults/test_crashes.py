@@ -184,6 +184,7 @@ def test_a_rebuild_that_is_killed_is_finished_by_whoever_comes_next(
 def test_attempts_at_a_failing_event_are_counted_over_killed_processes(
     bank: Any, start_worker: START, wait: Callable[..., float]
 ) -> None:
+    """C82, as far as projections go."""
     bank.deposit("a", "b", "a", "a")
     query = "SELECT attempts, failure ->> 'stream', failure ->> 'version', failure ->> 'reason', position "
     query += "FROM onefold.checkpoints WHERE projection = 'balance'"

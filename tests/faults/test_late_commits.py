@@ -86,7 +86,7 @@ def held_open(url: str, *statements: str) -> Iterator[None]:
 def test_twelve_writers_with_delays_and_rollbacks_are_followed_without_a_skip_a_repeat_or_a_stall(
     bank: Any, database_url: str, server_url: str, nursery: ModuleType, wait: Callable[..., float], total: int
 ) -> None:
-    """Transactions stay open elsewhere in the cluster and elsewhere in the database all the while."""
+    """C27: transactions stay open elsewhere in the cluster and elsewhere in the database all the while."""
     writers = 12
     left = threading.Semaphore(total)
     lags: list[float] = []

@@ -35,6 +35,10 @@ class Noted(Event, name="log.noted", registry=known):
     text: str = ""
 
 
+class Counted(Event, name="log.counted", registry=known):
+    numbers: dict[str, int]
+
+
 class Weighed(Event, name="log.weighed", version=3, registry=known):
     kilograms: Decimal
 
@@ -244,6 +248,8 @@ def test_one_refused_event_keeps_its_whole_batch_out(
         log.append([good, note("a/1", 2, "a\0b")])
     with pytest.raises(UnstorableValue, match="field text contains a lone surrogate"):
         log.append([good, note("a/1", 2, "a\ud83db")])
+    with pytest.raises(UnstorableValue, match=r"key 'k\\x00' of numbers contains a NUL character"):
+        log.append([good, Counted(numbers={"k\0": 1}).bound(EventMeta("a/1", 2))])
     with pytest.raises(UnstorableValue, match=r"key 'k\\x00' of metadata contains a NUL character"):
         log.append([good], metadata={"k\0": 1})
     with pytest.raises(UnstorableValue, match=r"field metadata\.ratio is nan"):

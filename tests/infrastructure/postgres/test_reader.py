@@ -113,6 +113,31 @@ def test_pages_follow_each_other_without_a_gap_or_a_repeat(writers: Writers, rea
     assert reader.head() == 7
 
 
+def test_a_page_that_was_asked_for_ahead_is_taken_if_it_is_the_one_that_is_read(
+    writers: Writers, reader: LogReader
+) -> None:
+    written = writers.append(1, 6)
+    writers.commit(1)
+    types = frozenset({"reader.noted"})
+    reader.read(0, 2, types)
+    reader.prefetch(2, 2, types)
+    assert [record[0] for record in reader.read(2, 2, types).records] == written[2:4]
+    for after, limit, asked in [
+        (3, 2, types),
+        (2, 3, types),
+        (2, 2, frozenset({"reader.counted"})),
+        (2, 2, None),
+    ]:
+        reader.prefetch(2, 2, types)
+        page = reader.read(after, limit, asked)
+        assert [record[0] for record in page.records] == written[after : after + limit]
+        assert all((record[8] is None) == (asked is not None and asked != types) for record in page.records)
+    reader.prefetch(6, 2, types)
+    more = writers.append(1, 1)
+    writers.commit(1)
+    assert [record[0] for record in reader.read(6, 2, types).records] == more
+
+
 def test_a_record_is_decoded_into_the_event_with_its_place(writers: Writers, reader: LogReader) -> None:
     writers.append(1, 1, Noted(text="ü"))
     writers.commit(1)
@@ -341,6 +366,7 @@ steps = st.one_of(
     st.tuples(st.just("roll back"), sessions, st.just(0)),
     st.tuples(st.just("read"), st.integers(1, 6), st.just(0)),
     st.tuples(st.just("read"), st.integers(1, 6), st.just(0)),
+    st.tuples(st.just("ask ahead"), st.integers(1, 6), st.just(0)),
     st.tuples(st.just("restart"), st.just(0), st.just(0)),
 )
 
@@ -355,7 +381,17 @@ steps = st.one_of(
         ("read", 5, 0),
     ]
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(
+    script=[
+        ("append", 1, 1),
+        ("append", 2, 1),
+        ("commit", 2, 0),
+        ("ask ahead", 5, 0),
+        ("commit", 1, 0),
+        ("read", 5, 0),
+    ]
+)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(script=st.lists(steps, min_size=4, max_size=30))
 def test_however_appends_commits_rollbacks_and_reads_interleave_each_event_is_read_once_in_order(
     writers: Writers, raw_connection: psycopg.Connection[Any], script: list[tuple[str, int, int]]
@@ -373,6 +409,8 @@ def test_however_appends_commits_rollbacks_and_reads_interleave_each_event_is_re
         elif action == "roll back":
             writers.roll_back(number)
             open_positions.pop(number, None)
+        elif action == "ask ahead":
+            reader.prefetch(cursor, number)
         elif action == "restart":
             reader = LogReader(raw_connection, registry=known)
         else:

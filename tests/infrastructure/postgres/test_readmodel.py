@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -88,14 +89,28 @@ class Bench:
 
     def run(self, projection: AnyProjection, page: int = 3, **given: Any) -> Progress:
         """Run to the log's end as a new worker, and let go."""
-        if not self._shared:
-            self._shared = [self._open_plain(), self._open_plain(), self._open_raw()]
-        model = self._model(projection, *self._shared)
+        model = self._model(projection, *self._connections())
         reader = LogReader(self._shared[2], registry=known)
         try:
             return Engine(projection, reader, model, page=page, **given).run()
         finally:
             model.release()
+
+    def run_with_crashes(
+        self, projection: AnyProjection, page: int, cached_rows: int, crashes: list[tuple[str, int]]
+    ) -> None:
+        """Run to the log's end; a crash is before or after the n-th write of a worker, and ends that worker."""
+        for crash in [*crashes, ("never", 0)]:
+            model = self._model(projection, *self._connections(), owner="the same")
+            crashing = Crashing(model, *crash)
+            reader = LogReader(self._shared[2], registry=known)
+            with contextlib.suppress(psycopg.OperationalError):
+                Engine(projection, reader, crashing, page=page, cached_rows=cached_rows).run()  # type: ignore[arg-type]
+
+    def _connections(self) -> list[psycopg.Connection[Any]]:
+        if not self._shared:
+            self._shared = [self._open_plain(), self._open_plain(), self._open_raw()]
+        return self._shared
 
     def _model(
         self,
@@ -108,6 +123,33 @@ class Bench:
         prepare(writer, projection)
         reader = LogReader(reading, registry=known)
         return ReadModelStore(projection, writer, loader, reader, owner=owner or worker_name())
+
+
+class Crashing:
+    """A read model whose worker crashes at a chosen write, before it or when its answer is under way."""
+
+    def __init__(self, model: ReadModelStore, when: str, nth: int) -> None:
+        self._model = model
+        self._when = when
+        self._left = nth
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def write(self, *given: Any) -> Checkpoint:
+        return self._crashing(self._model.write, *given)
+
+    def handle(self, *given: Any) -> Checkpoint:
+        return self._crashing(self._model.handle, *given)
+
+    def _crashing(self, step: Callable[..., Checkpoint], *given: Any) -> Checkpoint:
+        self._left -= 1
+        if self._left == 0 and self._when == "before":
+            raise psycopg.OperationalError("crash before the write")
+        moved = step(*given)
+        if self._left == 0 and self._when == "after":
+            raise psycopg.OperationalError("crash after the write")
+        return moved
 
 
 @pytest.fixture
@@ -606,6 +648,35 @@ def test_any_pages_and_caches_give_the_rows_of_a_plain_fold(
         del left[:count]
         for projection in (stock(), ledger(), shares()):
             bench.run(projection, page, cached_rows=cached_rows)
+    require_rows_of_a_plain_fold(bench, connection)
+
+
+crash_points = st.lists(
+    st.tuples(st.sampled_from(["before", "after"]), st.integers(1, 4)), min_size=1, max_size=4
+)
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(history=histories.filter(bool), way=ways, crashes=crash_points)
+def test_any_crashes_give_the_rows_of_a_plain_fold(
+    bench: Bench,
+    connection: psycopg.Connection[Any],
+    history: list[tuple[str, Event]],
+    way: tuple[int, int],
+    crashes: list[tuple[str, int]],
+) -> None:
+    number = len(bench._streams)
+    bench.append(*((f"{stream}{number}", fact) for stream, fact in history))
+    for projection in (stock(), ledger(), shares()):
+        bench.run_with_crashes(projection, *way, crashes)
+    require_rows_of_a_plain_fold(bench, connection)
+
+
+def require_rows_of_a_plain_fold(bench: Bench, connection: psycopg.Connection[Any]) -> None:
     events = [event for stream in bench._streams for event in bench.log.load(f"stock/{stream}")]
     events.sort(key=lambda event: event.meta.position)
     assert Table(stock()).all(connection) == sorted(stock().fold(events).values(), key=lambda row: row.item)

@@ -1,5 +1,8 @@
 """Onefold: event-sourced aggregates on PostgreSQL, each event folded once."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from .domain.aggregate import Aggregate, applies
 from .domain.errors import CommandRefused, IllegalTransition, OnefoldError
 from .domain.event import Event, EventMeta
@@ -7,13 +10,34 @@ from .domain.instant import Instant, from_local
 from .domain.lifecycle import Lifecycle, Transition, Verdict
 from .domain.money import Money
 from .domain.registry import Registry, registry
-from .infrastructure.postgres.errors import AggregateNotFound, VersionConflict
-from .infrastructure.store import NotCaughtUp, Store, connect
 from .projections.app import App
 from .projections.errors import ProjectionFailed
 from .projections.policies import Retry, Stop
 from .projections.projection import Handler, Projection, SqlProjection, projection
 from .projections.row import Row
+
+if TYPE_CHECKING:
+    from .infrastructure.postgres.errors import AggregateNotFound, VersionConflict
+    from .infrastructure.store import NotCaughtUp, Store, connect
+else:
+    # A module that only declares events or projections does not load the database's client.
+    _LATER = {
+        "AggregateNotFound": "onefold.infrastructure.postgres.errors",
+        "NotCaughtUp": "onefold.infrastructure.store",
+        "Store": "onefold.infrastructure.store",
+        "VersionConflict": "onefold.infrastructure.postgres.errors",
+        "connect": "onefold.infrastructure.store",
+    }
+
+    def __getattr__(name):
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(_LATER[name]), name)
+        return found
+
+    def __dir__():
+        return sorted({*globals(), *_LATER})
+
 
 __all__ = [
     "Aggregate",

@@ -18,6 +18,7 @@ from ...domain.event import Event, encode, reject_unstorable_metadata
 from ...domain.registry import Registry
 from ...domain.registry import registry as shared_registry
 from ...projections.ports import Record
+from ..backoff import Backoff
 from ..identity import new_event_id
 from .combiner import Combiner, Request
 from .errors import DuplicateEventId, VersionConflict
@@ -28,8 +29,9 @@ from .wire import meta_of
 T = TypeVar("T")
 CHANNEL_BYTES = 63
 END = 2**63 - 1
-ATTEMPTS = 5
-"""Tries of an append whose connection is lost, or whose transaction the server gave up for another's sake."""
+PATIENCE = 10.0
+"""Seconds for which a load or an append is tried again whose connection was lost, or whose transaction the server
+gave up for another's sake."""
 
 WAKE_INTERVAL = 0.005
 """Seconds between two wake-ups that one process sends; each costs a lock of the whole cluster at commit."""
@@ -104,15 +106,16 @@ class EventLog:
 
     def reading(self, work: Callable[[psycopg.Connection[Any]], T]) -> T:
         """Return what `work` reads on a connection of the pool; another one is tried when it is lost."""
-        for attempt in range(1, ATTEMPTS + 1):
+        deadline, backoff = time.monotonic() + PATIENCE, Backoff(0.005, 0.5)
+        while True:
             try:
                 with self.pool.connection() as connection:
                     return work(connection)
             except psycopg.OperationalError as error:
-                if attempt == ATTEMPTS or not lost(error):
+                if not lost(error) or time.monotonic() > deadline:
                     raise
+            time.sleep(backoff.next())
             self.pool.check()
-        raise AssertionError("unreachable")
 
     def records(
         self, connection: psycopg.Connection[Any], stream: str, after: int = 0, upto: int = END
@@ -159,24 +162,25 @@ class EventLog:
 
     def _alone(self, prepared: list[Parameters], *, uncertain: bool = True) -> list[Appended]:
         """Append in a transaction of its own; `uncertain` says that an earlier try may have been committed."""
-        for attempt in range(1, ATTEMPTS + 1):
+        deadline, backoff = time.monotonic() + PATIENCE, Backoff(0.005, 0.5)
+        while True:
             own = self.pool.getconn()
             try:
                 return self._insert_once(own, prepared, uncertain)
             except psycopg.OperationalError as error:
                 passing = lost(error) or isinstance(error, psycopg.errors.TransactionRollback)
-                if attempt == ATTEMPTS or not passing:
+                if not passing or time.monotonic() > deadline:
                     raise
                 uncertain = True
             except VersionConflict as conflict:
                 # Equal: the event before ours was committed after ours had drawn its position.
-                if attempt == ATTEMPTS or conflict.expected != conflict.found:
+                if conflict.expected != conflict.found or time.monotonic() > deadline:
                     raise
             finally:
                 self.pool.putconn(own)
+            time.sleep(backoff.next())
             if uncertain:
                 self.pool.check()
-        raise AssertionError("unreachable")
 
     def _insert_once(
         self, connection: psycopg.Connection[Any], prepared: list[Parameters], uncertain: bool

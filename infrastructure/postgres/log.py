@@ -168,10 +168,11 @@ class EventLog:
             try:
                 return self._insert_once(own, prepared, uncertain)
             except psycopg.OperationalError as error:
-                passing = lost(error) or isinstance(error, psycopg.errors.TransactionRollback)
-                if not passing or time.monotonic() > deadline:
+                # Class 40: the server rolled it back for another transaction's sake, as in a deadlock.
+                given_up = (error.sqlstate or "").startswith("40")
+                if not (given_up or lost(error)) or time.monotonic() > deadline:
                     raise
-                uncertain = True
+                uncertain = uncertain or not given_up
             except VersionConflict as conflict:
                 # Equal: the event before ours was committed after ours had drawn its position.
                 if conflict.expected != conflict.found or time.monotonic() > deadline:

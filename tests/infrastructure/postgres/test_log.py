@@ -333,6 +333,21 @@ def test_blind_appends_to_several_streams_leave_no_hole_and_no_fork(database_url
         assert require_streams_without_holes_or_forks(connection) == dict(stored)
 
 
+def test_an_append_that_is_the_victim_of_a_deadlock_is_tried_again(
+    log: EventLog, database_url: str, connection: psycopg.Connection[Any]
+) -> None:
+    """Two transactions append to the same two streams in opposite order; PostgreSQL ends one of them."""
+    with ThreadPoolExecutor(1) as threads, psycopg.connect(database_url) as rival:
+        rival.execute("SET deadlock_timeout = '60s'")
+        log.append([note("b/1", 1)], connection=rival)
+        appending = threads.submit(log.append, [note("a/1", 1), note("b/1", 1)])
+        wait_for_waiters(connection, 1)
+        log.append([note("a/1", 1)], connection=rival)
+        rival.rollback()
+        assert [event.meta.version for event in appending.result()] == [1, 1]
+    assert rows(connection) == [("a/1", 1), ("b/1", 1)]
+
+
 def test_an_event_that_drew_its_position_before_its_predecessor_is_refused(
     log: EventLog, database_url: str, connection: psycopg.Connection[Any]
 ) -> None:

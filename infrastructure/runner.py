@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+import psycopg
+
 from ..domain.errors import OnefoldError
 from ..projections.engine import PAGE, Progress
 from ..projections.errors import FailedEvent, ProjectionFailed
 from ..projections.projection import AnyProjection
+from .connection import connected
+from .postgres.errors import ReadModelChanged
 from .postgres.log import channel_of
+from .postgres.readmodel import prepare
 from .wakeup import Wakeup
 from .worker import Worker
+
+log = logging.getLogger("onefold.runner")
+
+LOOK = 2.0
+"""Seconds between looks at whether a projection that needs a rebuild was rebuilt."""
 
 
 @dataclass(slots=True)
@@ -22,7 +34,7 @@ class Run:
 
     `applied` and `duplicates` count events; a page that was folded twice because a connection was lost counts twice.
     `caught_up` tells, once a single run has ended, whether it reached the log's end. `failure` says why the worker
-    gave up, `failed_event` at which event if it was one.
+    gave up, `failed_event` at which event if it was one; `awaits_rebuild` is true while it would go on after a rebuild.
     """
 
     projection: str
@@ -33,6 +45,7 @@ class Run:
     waiting: bool = False
     failure: str | None = None
     failed_event: FailedEvent | None = None
+    awaits_rebuild: bool = False
     _seen: Progress | None = field(default=None, repr=False)
     _counted: tuple[int, int] = field(default=(0, 0), repr=False)
 
@@ -55,6 +68,7 @@ class Run:
 class Runner:
     """Runs projections side by side; one that fails ends alone, the others go on.
 
+    One whose table was built by another row model or version waits for `onefold rebuild`, and then goes on.
     `on_end` is called with each run that has ended, in its own thread.
     """
 
@@ -67,7 +81,9 @@ class Runner:
         on_end: Callable[[Run], None] | None = None,
     ) -> None:
         self._stack = ExitStack()
+        self._url = url
         self._on_end = on_end
+        self._stopping = threading.Event()
         self._wakeups: dict[str, Wakeup] = {}
         self._threads: list[threading.Thread] = []
         self._workers: list[tuple[Worker, Run]] = []
@@ -110,6 +126,7 @@ class Runner:
 
     def stop(self) -> None:
         """Make every worker finish the page in hand and end."""
+        self._stopping.set()
         for worker, _ in self._workers:
             worker.stop()
 
@@ -127,7 +144,7 @@ class Runner:
                 run.held, run.waiting = done.held, done.waiting
                 run.applied, run.duplicates, run.position = done.applied, done.duplicates, done.position
             else:
-                worker.run()
+                self._keep_up(worker, run)
         except ProjectionFailed as failed:
             run.failure, run.failed_event = str(failed), failed.event
         except OnefoldError as error:
@@ -138,3 +155,28 @@ class Runner:
             )
         if self._on_end is not None:
             self._on_end(run)
+
+    def _keep_up(self, worker: Worker, run: Run) -> None:
+        while not self._stopping.is_set():
+            try:
+                worker.run()
+            except ReadModelChanged as error:
+                run.failure, run.awaits_rebuild = str(error), True
+                log.error(
+                    "%s. It goes on after that; if newer code built the table, restart with that", error
+                )
+                if not self._rebuilt(worker.projection):
+                    return
+                log.info("projection %s: rebuilt, going on", run.projection)
+                run.failure, run.awaits_rebuild = None, False
+
+    def _rebuilt(self, projection: AnyProjection) -> bool:
+        """Wait until the projection was rebuilt; false when asked to stop before."""
+        while not self._stopping.wait(LOOK):
+            with (
+                contextlib.suppress(ReadModelChanged, psycopg.OperationalError),
+                connected(self._url) as connection,
+            ):
+                prepare(connection, projection)
+                return True
+        return False

@@ -63,28 +63,28 @@ def run(
     """Run projections until told to stop (Ctrl-C, SIGTERM), each in a thread of its own.
 
     Any number of these may run: one works on a projection, the others stand by and take over within seconds. A
-    projection that fails ends alone; the others go on. Exits with 1 when one has failed.
+    projection that fails ends alone; the others go on. One that needs a rebuild is taken up again after it. Exits
+    with 1 when one has failed.
     """
     application = load_app(app)
     chosen = [application.projection(name) for name in dict.fromkeys(names or ())] or application.projections
     if not chosen:
         raise WrongUse(f"application {app} has no projections to run")
     console = aside()
-    with _logging(console), writable() as url:
+    with _logging(console), writable() as url, _stopping(stop_on_eof) as request:
         runner = Runner(url, chosen, page=page, on_end=None if once else _tell)
         part = App(aggregates=application.aggregates, projections=chosen)
         # What is loaded by now stays: the collector need not look at it again.
         gc.freeze()
         log.info("running %s", ", ".join(projection.name for projection in chosen))
-        with _stopping(stop_on_eof) as request:
-            runner.start(once=once)
-            try:
-                _attend(runner, request, console, None if once or json else _Board(url, part, console))
-            finally:
-                if request.made:
-                    log.info("asked to stop: finishing the page in hand")
-                runner.stop()
-                runs = runner.join()
+        runner.start(once=once)
+        try:
+            _attend(runner, request, console, None if once or json else _Board(url, part, console))
+        finally:
+            if request.made:
+                log.info("asked to stop: finishing the page in hand")
+            runner.stop()
+            runs = runner.join()
         _take_positions(runs, url, part)
     if json:
         write_json({"projections": [_document(each, once) for each in runs]})
@@ -198,7 +198,8 @@ def _take_positions(runs: list[Run], url: str, part: App) -> None:
 
 
 def _tell(ended: Run) -> None:
-    if ended.failure is not None:
+    # A run that waits for a rebuild has said so already.
+    if ended.failure is not None and not ended.awaits_rebuild:
         log.error("%s", ended.failure)
 
 
@@ -230,6 +231,8 @@ def _show(console: Console, runs: list[Run], once: bool) -> None:
 
 
 def _outcome(each: Run, once: bool) -> Text:
+    if each.awaits_rebuild:
+        return Text("needs rebuild", "bold yellow")
     if each.failure is not None:
         return Text("failed", "bold red")
     if not once:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -109,6 +110,34 @@ def test_a_termination_signal_ends_it_in_order(start: Commands, store: Store, co
     assert store.rows(account_balance)[0].balance == 60
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_right_after_its_first_words_ends_it_in_order(
+    start: Commands, store: Store, number: signal.Signals
+) -> None:
+    worker = start("run", "account_balance")
+    assert worker.process.stderr is not None
+    assert "running account_balance" in worker.process.stderr.readline()
+    said = worker.end(number)
+    assert said.code == 0, said.err
+    assert "stopped" in said.out
+
+
+def test_a_signal_is_heeded_from_the_first_words_on(onefold: Onefold, store: Store) -> None:
+    class Interrupter(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "running" in record.getMessage():
+                os.kill(os.getpid(), signal.SIGINT)
+
+    logger, interrupter = logging.getLogger("onefold.run"), Interrupter()
+    logger.addHandler(interrupter)
+    try:
+        said = onefold("run", "account_balance")
+    finally:
+        logger.removeHandler(interrupter)
+    assert said.code == 0, said.err
+    assert "stopped" in said.out
+
+
 def test_an_interrupt_ends_it_in_order_too(start: Commands, store: Store, connection: Connection) -> None:
     deposits(store, "1", 10)
     worker = start("run", "account_balance")
@@ -148,6 +177,40 @@ def test_it_ends_by_itself_when_everything_has_failed(start: Commands, store: St
     said = start("run", "picky", "--app", "mine:app", cwd=mine).end(None)
     assert said.code == 1
     assert "picky" in said.out
+
+
+def test_a_projection_that_needs_a_rebuild_is_taken_up_again_after_it(
+    start: Commands, store: Store, connection: Connection, mine: Path
+) -> None:
+    deposits(store, "1", 10)
+    assert start("run", "--once", "--app", "mine:steady", cwd=mine).end(None).code == 0
+    connection.execute("UPDATE onefold.checkpoints SET fingerprint = 'other' WHERE projection = 'total'")
+    worker = start("run", "--app", "mine:steady", cwd=mine)
+    assert worker.process.stderr is not None
+    assert "running total" in worker.process.stderr.readline()
+    assert "run `onefold rebuild total`. It goes on after that" in worker.process.stderr.readline()
+    assert start("rebuild", "total", "--app", "mine:steady", cwd=mine).end(None).code == 0
+    deposits(store, "1", 20)
+    store.wait_for("total", 3, timeout=30)
+    assert pid_of(checkpoint(connection)[1]) == worker.pid
+    said = worker.end()
+    assert said.code == 0, said.err
+    assert "total: rebuilt, going on" in said.err
+
+
+def test_one_that_still_needs_a_rebuild_when_it_is_stopped_is_a_problem(
+    start: Commands, store: Store, connection: Connection, mine: Path
+) -> None:
+    assert start("run", "--once", "--app", "mine:steady", cwd=mine).end(None).code == 0
+    connection.execute("UPDATE onefold.checkpoints SET fingerprint = 'other' WHERE projection = 'total'")
+    worker = start("run", "--app", "mine:steady", cwd=mine)
+    assert worker.process.stderr is not None
+    assert "running total" in worker.process.stderr.readline()
+    assert "rebuild total" in worker.process.stderr.readline()
+    said = worker.end()
+    assert said.code == 1
+    assert "needs rebuild" in said.out
+    assert said.err.count("rebuild total") == 0
 
 
 def test_another_process_takes_over_from_a_killed_one(

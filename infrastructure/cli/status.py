@@ -91,7 +91,7 @@ def show(console: Console, found: Status) -> None:
     for projection in found.projections:
         if projection.failure is not None:
             console.print(sign(console, False), _words(projection))
-        elif projection.state is State.NEEDS_REBUILD:
+        if projection.state is State.NEEDS_REBUILD:
             console.print(
                 sign(console, False),
                 f"{projection.name} was built by other code; run `onefold rebuild {projection.name}`",

@@ -192,6 +192,20 @@ def test_a_read_model_that_other_code_built_needs_a_rebuild(
     assert onefold("status").code == 0
 
 
+def test_the_way_out_of_an_old_read_model_is_told_beside_an_older_failure(
+    onefold: Onefold, connection: Connection, model: ReadModelStore
+) -> None:
+    from onefold.projections.errors import FailedEvent
+
+    model.claim()
+    model.note_failure(FailedEvent("account.deposited", "account/1", 2, 2, "ValueError: no"))
+    connection.execute("UPDATE onefold.checkpoints SET fingerprint = 'other'")
+    said = onefold("status")
+    assert said.code == 1
+    assert "account_balance stands before account.deposited" in said.out
+    assert "run `onefold rebuild account_balance`" in " ".join(said.out.split())
+
+
 def test_projections_of_other_applications_are_named(store: Store, connection: Connection) -> None:
     store.run()
     mine = Projection("mine", Opened)

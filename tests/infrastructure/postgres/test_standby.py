@@ -497,6 +497,6 @@ def test_writing_to_a_standby_is_refused_in_one_line(scene: Scene) -> None:
         scene.recorder().insert_events([StoredEvent("s", 1, "a:B", b"{}")])
     assert str(wrapped.value) == refusal
     scene.work()
-    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction) as ended:
+    # A worker waits for a server that can be written, so that it follows a failover.
+    with pytest.raises(psycopg.OperationalError, match="session is read-only"):
         Worker(scene.pair.standby_url, scene.projection).run_once(patience=0.1)
-    assert str(ended.value) == "cannot execute UPDATE in a read-only transaction"

@@ -2,6 +2,7 @@
 
 ```python                 runs in the page's own session
 ```python file=parcels.py is written to a file in the page's folder, in place of an earlier one of that name
+```text file=export.csv   the same, for a file of another kind
 ```sh run                 runs line by line; each command must end with 0
 ```console run            runs what stands after "$ "; below it is what it prints, to standard error if only there
 ```text output            is what the block before it printed

@@ -22,7 +22,7 @@ KNOWN = {
     "python": ({""}, {"file"}),
     "sh": ({"run"}, {"exit"}),
     "console": ({"run"}, {"exit"}),
-    "text": ({"output"}, set()),
+    "text": ({"output"}, {"file"}),
 }
 RUN = [page for page in PAGES if any(b.language == "python" or b.words for b in blocks(page))]
 
@@ -100,7 +100,7 @@ def test_the_examples_of_a_page_run_and_print_what_it_shows(
     printed = ""
     with Session(tmp_path, environment) as session:
         for block in blocks(page):
-            if block.language == "python" and "file" in block.options:
+            if "file" in block.options:
                 (tmp_path / block.options["file"]).write_text(block.text, "utf-8")
             elif block.language == "python":
                 printed = session.run(block)
@@ -108,6 +108,13 @@ def test_the_examples_of_a_page_run_and_print_what_it_shows(
                 assert prints(block.text, printed), f"{block.place}: shown\n{block.text}\nprinted\n{printed}"
             elif block.language in ("sh", "console") and "run" in block.words:
                 printed = run_commands(block, tmp_path, environment)
+
+
+def test_no_example_expects_that_the_variable_of_a_server_is_set() -> None:
+    for page in PAGES:
+        for block in blocks(page):
+            if block.language == "python":
+                assert "ONEFOLD_DATABASE_URL" not in block.text, block.place
 
 
 def run_commands(block: Block, folder: Path, environment: dict[str, str]) -> str:

@@ -105,9 +105,9 @@ class LogReader:
         records = self._page(after, limit, types)
         count = deliverable(after, _Positions(records), self._settled)
         if count < len(records) and self._beyond_stall(records[count - 1][0] if count else after):
-            # The holders are asked for after the page was read: whoever drew a number below its highest
-            # position holds the lock since before that, or has ended and shows in a fresh snapshot.
-            high = records[-1][0]
+            # The holders are asked for after the head was read: whoever drew a number below it holds the lock
+            # since before that, or has ended and shows in a fresh snapshot.
+            high = max(records[-1][0], self.head())
             holders = self._present_holders()
             if holders:
                 self._stall = Stall(high, holders)

@@ -337,6 +337,25 @@ def test_a_log_full_of_old_holes_is_caught_up_with_without_waiting(
     assert took < 1.0
 
 
+def test_one_wait_settles_every_hole_that_is_older_than_it(writers: Writers, reader: LogReader) -> None:
+    """While a long log is caught up with, appends that began later are not waited for page after page."""
+    reader.read(0, 5)
+    kept: list[int] = []
+    writers.append(9)
+    for _ in range(30):
+        kept += writers.append(1)
+        writers.commit(1)
+        writers.append(2)
+        writers.roll_back(2)
+    kept += writers.append(1)
+    writers.commit(1)
+    assert reader.read(0, 5).waiting
+    writers.append(8)
+    writers.roll_back(9)
+    assert drain(reader, limit=5) == kept
+    writers.roll_back(8)
+
+
 def test_an_open_hole_is_looked_at_without_reading_what_lies_behind_it(
     writers: Writers, reader: LogReader
 ) -> None:

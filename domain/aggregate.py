@@ -107,6 +107,8 @@ class Aggregate(BaseAggregate[str], metaclass=AggregateType):
             raise DeclarationError(
                 f"{cls.__name__} has no category; declare class {cls.__name__}(Aggregate, category=...)"
             )
+        if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be unchecked
+            raise TypeError(f"key of a {cls.category} must be text, found {type(key).__name__} {key!r}")
         flaw = flaw_of_text(key)
         if not key or flaw:
             raise UnstorableValue(cls.category, "key", flaw or "is empty")
@@ -129,6 +131,12 @@ class Aggregate(BaseAggregate[str], metaclass=AggregateType):
     def new(cls, key: str) -> Self:
         """Return the aggregate with this key before its first event."""
         return cls.blank(cls.stream_of(key))
+
+    def __repr__(self) -> str:
+        state = [f"{name}={getattr(self, name)!r}" for name in getattr(self, "__dataclass_fields__", ())]
+        status = [f"status={self._status!r}"] if self._status else []
+        parts = [repr(self._id), f"version={self._version}", *status, *state]
+        return f"{type(self).__name__}({', '.join(parts)})"
 
     @property
     def key(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from decimal import Context, Decimal, DivisionByZero, Inexact, InvalidOperation, Overflow
+from decimal import ROUND_HALF_EVEN, Context, Decimal, DivisionByZero, Inexact, InvalidOperation, Overflow
 from functools import reduce
 from typing import Annotated, Self
 
@@ -19,6 +19,7 @@ Amount = Annotated[Decimal, Field(strict=True)]
 
 
 _EXACT = Context(prec=4000, traps=[Inexact, InvalidOperation, DivisionByZero, Overflow])
+_ROUNDING = Context(prec=4000, traps=[InvalidOperation, DivisionByZero, Overflow])
 
 
 def plus(left: Decimal, right: Decimal) -> Decimal:
@@ -72,6 +73,26 @@ class Money(BaseModel):
 
     def __neg__(self) -> Money:
         return Money(amount=_EXACT.minus(self.amount), currency=self.currency)
+
+    def __radd__(self, other: int) -> Money:
+        # sum() starts from 0, which is no money of any currency.
+        return self if other == 0 and type(other) is int else NotImplemented
+
+    def __mul__(self, factor: Decimal | int) -> Money:
+        """Return the exact multiple; a float is refused. Round with `rounded` where the price of many is wanted."""
+        if type(factor) not in (int, Decimal):
+            return NotImplemented
+        return Money(amount=_EXACT.multiply(self.amount, Decimal(factor)), currency=self.currency)
+
+    __rmul__ = __mul__
+
+    def __abs__(self) -> Money:
+        return -self if self.amount < 0 else self
+
+    def rounded(self, places: int = 2, *, rounding: str = ROUND_HALF_EVEN) -> Money:
+        """Return the amount with `places` digits behind the point; `rounding` is one of the `decimal` module's."""
+        amount = self.amount.quantize(Decimal(1).scaleb(-places), rounding=rounding, context=_ROUNDING)
+        return Money(amount=amount, currency=self.currency)
 
     def __lt__(self, other: Money) -> bool:
         return self.amount < self._amount_of(other)

@@ -14,13 +14,15 @@ from ..domain.errors import OnefoldError
 from ..domain.event import Event
 from ..projections.app import App
 from ..projections.engine import Progress
-from ..projections.projection import Projection
+from ..projections.projection import AnyProjection, Projection
 from ..projections.row import Row
+from .connection import without_password
 from .embedded import database_url
 from .postgres.errors import VersionConflict
 from .postgres.log import EventLog
 from .postgres.migrate import migrate
-from .postgres.pool import Pool, open_pool
+from .postgres.pool import Pool, configure, open_pool
+from .postgres.reader import LogReader
 from .postgres.repository import Repository
 from .postgres.table import Table
 from .runner import Runner
@@ -29,6 +31,7 @@ from .worker import Worker
 
 A = TypeVar("A", bound=Aggregate)
 R = TypeVar("R", bound=Row)
+EVENTS_AT_ONCE = 1000
 
 
 class NotCaughtUp(OnefoldError, TimeoutError):
@@ -57,6 +60,9 @@ class Store:
             aggregate: Repository(self.log, aggregate, snapshot_every=(snapshot_every or {}).get(aggregate))
             for aggregate in app.aggregates
         }
+
+    def __repr__(self) -> str:
+        return f"Store({self.app!r}, {without_password(self.url)!r})"
 
     def repository(self, aggregate_class: type[A]) -> Repository[A]:
         """Return the repository of one of the application's aggregate classes."""
@@ -111,13 +117,13 @@ class Store:
         raise AssertionError("unreachable")
 
     @contextmanager
-    def running(self, *names: str) -> Iterator[Runner]:
+    def running(self, *projections: str | AnyProjection) -> Iterator[Runner]:
         """Keep projections up with the log beside the body (all of them, or those named), a thread each.
 
         For small services and tests; `onefold run` does the same in a process of its own. A projection that fails
         ends alone; `Runner.runs` says why.
         """
-        runner = Runner(self.url, [self.app.projection(name) for name in names] or self.app.projections)
+        runner = Runner(self.url, self._chosen(projections))
         runner.start()
         try:
             yield runner
@@ -125,34 +131,48 @@ class Store:
             runner.stop()
             runner.join()
 
-    def run(self, *names: str) -> dict[str, Progress]:
+    def run(self, *projections: str | AnyProjection) -> dict[str, Progress]:
         """Bring projections up to the log's present end (all of them, or those named), and return what was done."""
-        chosen = [self.app.projection(name) for name in names] or self.app.projections
-        return {projection.name: Worker(self.url, projection).run_once() for projection in chosen}
+        return {each.name: Worker(self.url, each).run_once() for each in self._chosen(projections)}
+
+    def events(self, after: int = 0) -> Iterator[Event]:
+        """Yield the events of the log after position `after`, in order, up to its present end.
+
+        Nothing that commits late is skipped: where an open append may still fill a hole, the events end.
+        """
+        with psycopg.connect(self.url, autocommit=True, application_name="onefold events") as connection:
+            configure(connection)
+            reader = LogReader(connection, log=self.log.name, registry=self.log.registry)
+            while (page := reader.read(after, EVENTS_AT_ONCE)).records:
+                yield from map(reader.event, page.records)
+                after = page.upto
 
     def rows(self, projection: Projection[R]) -> list[R]:
         """Return the rows of a read model in the order of its key; for tests and small tables."""
+        table = _table(projection)
         with self.pool.connection() as connection:
-            return Table(projection).all(connection)
+            return table.all(connection)
 
     def row(self, projection: Projection[R], *key: Any) -> R | None:
         """Return the row with this key, None if there is none."""
+        table = _table(projection)
         with self.pool.connection() as connection:
-            found = Table(projection).load(connection, [key], binary=False)
+            found = table.load(connection, [projection.checked_key(key)], binary=False)
         return found[key][1] if key in found else None
 
-    def wait_for(self, projection: str, position: int, *, timeout: float = 5.0) -> None:
+    def wait_for(self, projection: str | AnyProjection, position: int, *, timeout: float = 5.0) -> None:
         """Wait until `projection` has applied the event at `position`, so that a reader sees its own write.
 
         Raises `NotCaughtUp` after `timeout` seconds.
         """
+        name = self.app.projection(projection).name
         deadline = time.monotonic() + timeout
         pause = 0.001
         with self.pool.connection() as connection:
             while True:
                 row = connection.execute(
                     "SELECT position FROM onefold.checkpoints WHERE projection = %s AND segment = 0",
-                    (projection,),
+                    (name,),
                     prepare=True,
                 ).fetchone()
                 if row is not None and row[0] >= position:
@@ -160,10 +180,19 @@ class Store:
                 if time.monotonic() + pause > deadline:
                     found = "has not run yet" if row is None else f"is at {row[0]}"
                     raise NotCaughtUp(
-                        f"projection {projection} {found}, expected position {position} in {timeout} s"
+                        f"projection {name} {found}, expected position {position} in {timeout} s"
                     )
                 time.sleep(pause)
                 pause = min(pause * 2, 0.05)
+
+    def _chosen(self, projections: Sequence[str | AnyProjection]) -> Sequence[AnyProjection]:
+        return [self.app.projection(each) for each in projections] or self.app.projections
+
+
+def _table(projection: AnyProjection) -> Table:
+    if not isinstance(projection, Projection):
+        raise OnefoldError(f"{projection!r} has no row model; read its tables with SQL")
+    return Table(projection)
 
 
 @contextmanager

@@ -32,10 +32,18 @@ class App:
                 if names.count(name) > 1:
                     raise DeclarationError(f"{what} {name!r} stands twice in the application")
 
-    def projection(self, name: str) -> AnyProjection:
-        """Return the projection of this name; raises `UnknownProjection` listing those there are."""
+    def __repr__(self) -> str:
+        aggregates = ", ".join(aggregate.__name__ for aggregate in self.aggregates)
+        projections = ", ".join(projection.name for projection in self.projections)
+        return f"App(aggregates=[{aggregates}], projections=[{projections}])"
+
+    def projection(self, which: str | AnyProjection) -> AnyProjection:
+        """Return the projection of this name, or the given one if it is the application's.
+
+        Raises `UnknownProjection` listing those there are.
+        """
         for projection in self.projections:
-            if projection.name == name:
+            if projection is which or projection.name == which:
                 return projection
         known = ", ".join(projection.name for projection in self.projections) or "none"
-        raise UnknownProjection(f"expected one of the projections {known}, found {name!r}")
+        raise UnknownProjection(f"expected one of the projections {known}, found {which!r}")

@@ -19,7 +19,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from ..domain.errors import OnefoldError
 from ..domain.event import Event, EventMeta, at
 from ..domain.registry import Decode
-from .errors import FailedEvent, ProjectionFailed, RowRefused
+from .errors import FailedEvent, Failure, ProjectionFailed, RowRefused
 from .guards import DUPLICATE, judge
 from .ports import Checkpoint, Kept, Key, LogReader, Page, ReadModel, Record
 from .projection import AnyProjection, Projection
@@ -45,7 +45,7 @@ class Folded(NamedTuple):
     upto: int
     applied: int
     duplicates: int
-    failure: FailedEvent | None
+    failure: Failure | None
 
 
 class _Work(NamedTuple):
@@ -54,7 +54,7 @@ class _Work(NamedTuple):
     read: int
     applied: int
     duplicates: int
-    failure: FailedEvent | None
+    failure: Failure | None
 
 
 @dataclass(slots=True)
@@ -164,9 +164,7 @@ class Folder:
                 keys[record[6]] = (record[6].partition("/")[2],)
         return [(keys[record[6]], record) for record in concerned]
 
-    def _keyed_by_event(
-        self, records: Sequence[Record]
-    ) -> tuple[list[tuple[Key, Record]], FailedEvent | None]:
+    def _keyed_by_event(self, records: Sequence[Record]) -> tuple[list[tuple[Key, Record]], Failure | None]:
         folds, key_of = self._folds, self._projection.key_of
         keyed: list[tuple[Key, Record]] = []
         for record in records:
@@ -300,7 +298,7 @@ class Engine:
         if self.on_page is not None:
             self.on_page(progress)
         if work.failure is not None:
-            raise ProjectionFailed(self.projection.name, work.failure)
+            raise ProjectionFailed(self.projection.name, work.failure.event) from work.failure.cause
         return moved
 
     def _work(self, page: Page, behind: _Beside[Checkpoint] | None) -> _Work:
@@ -353,9 +351,8 @@ class Engine:
             except RowRefused as refused:
                 self.forget()
                 if len(page.records) == 1:
-                    raise ProjectionFailed(
-                        self.projection.name, failed(page.records[0], refused.reason)
-                    ) from refused
+                    event = failed(page.records[0], refused.reason).event
+                    raise ProjectionFailed(self.projection.name, event) from refused.reason
                 limit = len(page.records) // 2
         return progress
 
@@ -384,6 +381,7 @@ class _Beside(Generic[T]):
         self._threads.shutdown(wait=True)
 
 
-def failed(record: Record, error: BaseException) -> FailedEvent:
-    """Return the failed event of a record."""
-    return FailedEvent(record[7], record[6], record[1], record[0], f"{type(error).__name__}: {error}")
+def failed(record: Record, error: BaseException) -> Failure:
+    """Return the failure of a record's event; its reason is one line."""
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    return Failure(FailedEvent(record[7], record[6], record[1], record[0], reason), error)

@@ -17,10 +17,23 @@ class FailedEvent(NamedTuple):
     reason: str
 
 
+class Failure(NamedTuple):
+    """An event that failed, and the exception that it failed with."""
+
+    event: FailedEvent
+    cause: BaseException
+
+    @property
+    def position(self) -> int:
+        """The event's position."""
+        return self.event.position
+
+
 class ProjectionFailed(OnefoldError):
     """A projection stopped before an event that it cannot apply; everything before it is applied.
 
-    Attributes: `projection` and `event` (type, stream, version, position, reason).
+    Attributes: `projection` and `event` (type, stream, version, position, reason). `__cause__` is the exception
+    that the fold, the handler or the database raised.
     """
 
     def __init__(self, projection: str, event: FailedEvent) -> None:
@@ -28,8 +41,8 @@ class ProjectionFailed(OnefoldError):
         self.event = event
         super().__init__(
             f"projection {projection} failed at event {event.type_name} "
-            f"(stream {event.stream}, version {event.version}, position {event.position}): {event.reason}. "
-            "Events before it are applied; mend the fold or the data and run again"
+            f"(stream {event.stream}, version {event.version}, position {event.position}): "
+            f"{event.reason.rstrip('.')}. Events before it are applied; mend the fold or its row model and run again"
         )
 
 

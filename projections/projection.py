@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
 
-from ..domain.errors import DeclarationError
+from ..domain.errors import DeclarationError, OnefoldError
 from ..domain.event import Event
 from ..domain.registry import Registry
 from ..domain.registry import registry as shared_registry
@@ -41,6 +41,10 @@ class Options(TypedDict, total=False):
     registry: Registry
 
 
+class ProjectionKeyError(OnefoldError, ValueError):
+    """The key of a row does not fit the key fields of its row model, or is not the one of its event."""
+
+
 class BaseProjection:
     """What every projection has: a stable `name`, the events that it reads, and its `Options`."""
 
@@ -59,6 +63,9 @@ class BaseProjection:
             raise DeclarationError(
                 f"projection {name}: lease must be more than 0 seconds, found {self.lease}"
             )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
 
     def event_classes(self) -> frozenset[type[Event]] | None:
         """Return the event classes that the projection reads, None for every event."""
@@ -136,9 +143,16 @@ class Projection(BaseProjection, Generic[R]):
         if self.key is None:
             return (event.meta.key,)
         key = self.key(event)
-        if key is None:
-            return None
-        return key if isinstance(key, tuple) else (key,)
+        return None if key is None else self.checked_key(key if isinstance(key, tuple) else (key,))
+
+    def checked_key(self, key: Key) -> Key:
+        """Return a key that has a value for every key field; raises `ProjectionKeyError` for another."""
+        fields = self.row.key_fields
+        if len(key) != len(fields) or not _hashable(key):
+            raise ProjectionKeyError(
+                f"projection {self.name}: expected a key of ({', '.join(fields)}), found {key!r}"
+            )
+        return key
 
     def fold(self, events: Iterable[Event]) -> dict[Key, R]:
         """Return the rows that these events give, folded in memory: for tests, and to verify a table."""
@@ -150,10 +164,23 @@ class Projection(BaseProjection, Generic[R]):
                 continue
             row = fold(rows.get(key), event)
             if row is not None:
-                rows[key] = row
+                rows[key] = self._checked_row(key, row)
             else:
                 rows.pop(key, None)
         return rows
+
+    def _checked_row(self, key: Key, row: R) -> R:
+        if type(row) is not self.row:
+            raise TypeError(
+                f"projection {self.name}: expected {self.row.__name__} or None from the fold, "
+                f"found {type(row).__name__}"
+            )
+        found = tuple(getattr(row, name) for name in self.row.key_fields)
+        if found != key:
+            raise ProjectionKeyError(
+                f"projection {self.name}: the event leads to the row {key!r}, the fold returned the row {found!r}"
+            )
+        return row
 
     def fingerprint(self) -> str:
         shape = json.dumps(self.row.model_json_schema(), sort_keys=True)
@@ -207,7 +234,13 @@ class SqlProjection(BaseProjection):
         return self._events
 
     def fingerprint(self) -> str:
-        text = json.dumps([self.version, self.log, self.tables, self.create, self.statements])
+        # The statements read the data as it is stored, so another schema version of an event is another read model.
+        stored = sorted(
+            [name, event_class.schema_version]
+            for event_class in self._events or ()
+            for name in self.registry.names_read_as(event_class)
+        )
+        text = json.dumps([self.version, self.log, self.tables, self.create, self.statements, stored])
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -246,6 +279,14 @@ class Handler(BaseProjection):
     def fingerprint(self) -> str:
         text = json.dumps([self.version, self.log, self.tables, self.create])
         return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _hashable(key: Key) -> bool:
+    try:
+        hash(key)
+    except TypeError:
+        return False
+    return True
 
 
 def _enter(

@@ -255,3 +255,14 @@ def test_the_fingerprint_tells_other_code_apart() -> None:
     ]
     assert len(set(shapes)) == len(shapes)
     assert fingerprint({"a": str}) == shapes[0]
+
+
+def test_a_key_that_is_no_text_is_refused_by_name() -> None:
+    with pytest.raises(TypeError, match="key of a lamp must be text, found int 5"):
+        Lamp.new(5)  # type: ignore[arg-type]
+
+
+def test_an_aggregate_shows_its_stream_version_status_and_state() -> None:
+    assert repr(lamp()).startswith("Lamp('lamp/")
+    assert "version=" in repr(lamp())
+    assert "first" not in repr(lamp())

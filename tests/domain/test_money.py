@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decimal import Decimal, Inexact, localcontext
+from decimal import ROUND_HALF_UP, Decimal, Inexact, localcontext
 from typing import Any
 
 import pytest
@@ -141,3 +141,27 @@ def test_subtracting_undoes_adding(a: Money, b: Money) -> None:
     assert (a + b) - b == a
     assert a - b == a + -b
     assert (a < b) == (b > a) == (not a >= b)
+
+
+def test_many_of_a_price_are_an_exact_multiple() -> None:
+    price = Money.of("19.99", "EUR")
+    assert price * 3 == 3 * price == Money.of("59.97", "EUR")
+    assert price * Decimal("0.125") == Money.of("2.49875", "EUR")
+    for factor in (0.5, True, "2"):
+        with pytest.raises(TypeError):
+            price * factor  # type: ignore[operator]
+
+
+def test_money_is_rounded_only_when_asked_and_to_even_unless_told() -> None:
+    assert Money.of("2.345", "EUR").rounded() == Money.of("2.34", "EUR")
+    assert Money.of("2.345", "EUR").rounded(rounding=ROUND_HALF_UP) == Money.of("2.35", "EUR")
+    assert str(Money.of("1999", "JPY").rounded(0)) == "1999 JPY"
+
+
+def test_sum_adds_money_of_one_currency() -> None:
+    assert sum([Money.of("0.10", "EUR"), Money.of("0.20", "EUR")]) == Money.of("0.30", "EUR")
+    with pytest.raises(CurrencyMismatch):
+        sum([Money.of(1, "EUR"), Money.of(1, "USD")])
+    with pytest.raises(TypeError):
+        1 + Money.of(1, "EUR")  # type: ignore[operator]
+    assert abs(Money.of("-3", "EUR")) == abs(Money.of("3", "EUR")) == Money.of(3, "EUR")

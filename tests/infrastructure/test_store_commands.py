@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -9,10 +10,21 @@ from datetime import UTC, datetime
 import psycopg
 import pytest
 
-from onefold import CommandRefused, Money, Store, VersionConflict, connect
+from onefold import (
+    CommandRefused,
+    Money,
+    OnefoldError,
+    Projection,
+    ProjectionFailed,
+    Store,
+    VersionConflict,
+    connect,
+)
 from onefold.domain.account import Account
 from onefold.infrastructure.worker import Worker
-from onefold.projections.shop import account_balance, app
+from onefold.projections.app import UnknownProjection
+from onefold.projections.projection import ProjectionKeyError
+from onefold.projections.shop import AccountBalance, account_balance, app
 
 AT = datetime(2026, 7, 8, 9, tzinfo=UTC)
 ONE = Money.of(1, "EUR")
@@ -106,3 +118,38 @@ def test_a_rebuild_makes_a_table_that_somebody_dropped(
     connection.execute("DROP TABLE read.account_balance")
     assert Worker(store.url, account_balance).rebuild().applied == 1
     assert store.row(account_balance, "a") is not None
+
+
+def test_the_log_can_be_read_as_events(store: Store) -> None:
+    for _ in range(3):
+        store.change(Account, "a", deposit)
+    events = list(store.events())
+    assert [event.meta.version for event in events] == [1, 2, 3, 4]
+    assert [type(event) for event in events] == [Account.Opened] + [Account.Deposited] * 3
+    assert list(store.events(after=events[2].meta.position)) == events[3:]
+
+
+def test_projections_are_named_or_given(store: Store) -> None:
+    store.run(account_balance)
+    store.run("account_balance")
+    store.wait_for(account_balance, 1)
+    with pytest.raises(UnknownProjection, match=r"order_summary, account_balance, .* found 'nope'"):
+        store.wait_for("nope", 1)
+    with pytest.raises(OnefoldError, match=r"SqlProjection\('revenue_by_month'\) has no row model"):
+        store.rows(app.projection("revenue_by_month"))  # type: ignore[arg-type]
+    with pytest.raises(ProjectionKeyError, match=r"expected a key of \(account_id\), found \('a', 'b'\)"):
+        store.row(account_balance, "a", "b")
+
+
+def test_a_fold_s_own_exception_is_the_cause(store: Store) -> None:
+    stumbling = Projection("stumbling", account_balance.row)
+
+    @stumbling.on(Account.Opened)
+    def opened(row: AccountBalance | None, event: Account.Opened) -> AccountBalance:
+        raise KeyError("nope")
+
+    with pytest.raises(ProjectionFailed) as failed:
+        Worker(store.url, stumbling).run_once()
+    assert isinstance(failed.value.__cause__, KeyError)
+    frames = traceback.extract_tb(failed.value.__cause__.__traceback__)
+    assert frames[-1].filename == __file__

@@ -326,7 +326,7 @@ def test_the_error_names_projection_type_stream_version_position_and_reason() ->
     assert str(caught.value) == (
         "projection stock failed at event engine.broken (stream stock/a, version 2, position "
         f"{3 * 2**53}): KeyError: 'broken on purpose'. Events before it are applied; "
-        "mend the fold or the data and run again"
+        "mend the fold or its row model and run again"
     )
 
 

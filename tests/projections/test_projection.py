@@ -13,7 +13,13 @@ from onefold.domain.event import Event, EventMeta
 from onefold.domain.registry import Registry
 from onefold.projections.app import App, UnknownProjection
 from onefold.projections.policies import Retry, Stop
-from onefold.projections.projection import BaseProjection, Handler, Projection, SqlProjection
+from onefold.projections.projection import (
+    BaseProjection,
+    Handler,
+    Projection,
+    ProjectionKeyError,
+    SqlProjection,
+)
 from onefold.projections.row import Row
 
 events = Registry()
@@ -292,3 +298,52 @@ def test_an_application_finds_its_projections_by_name() -> None:
 def test_a_name_may_stand_only_once_in_an_application() -> None:
     with pytest.raises(DeclarationError, match="projection 'stock' stands twice in the application"):
         App(projections=[stock(), stock()])
+
+
+class Loans(Row, key="branch, day"):
+    branch: str
+    day: str
+    amount: int = 0
+
+
+@pytest.mark.parametrize("key", [("a",), ("a", "b", "c"), ("a", ["b"])])
+def test_a_key_that_does_not_fit_the_key_fields_is_refused(key: tuple[object, ...]) -> None:
+    shelves = Projection("shelves", Loans, key=lambda _: key)
+    with pytest.raises(
+        ProjectionKeyError, match=r"projection shelves: expected a key of \(branch, day\), found"
+    ):
+        shelves.checked_key(key)
+
+
+def test_a_plain_fold_refuses_what_the_engine_refuses() -> None:
+    class Seen(Event, name="fold_check.seen", registry=Registry()):
+        pass
+
+    event = Seen().bound(EventMeta("shelf/a", 1))
+    wrong_row = Projection("wrong_row", Loans, key=lambda _: ("a", "b"))
+    wrong_row.on(Seen)(lambda row, event: {"branch": "a"})  # type: ignore[arg-type,return-value]
+    with pytest.raises(TypeError, match="expected Loans or None from the fold, found dict"):
+        wrong_row.fold([event])
+    wrong_key = Projection("wrong_key", Loans, key=lambda _: ("a", "b"))
+    wrong_key.on(Seen)(lambda row, event: Loans(branch="a", day="c"))
+    with pytest.raises(ProjectionKeyError, match="leads to the row"):
+        wrong_key.fold([event])
+
+
+def test_another_schema_version_of_an_event_is_another_read_model_for_sql_alone() -> None:
+    def made(version: int) -> tuple[str, str]:
+        known = Registry()
+
+        class Picked(Event, name="sql_check.picked", version=version, registry=known):
+            pass
+
+        read = SqlProjection(
+            "sql_check", tables=(), create="", statements=(), events=[Picked], registry=known
+        )
+        folded = Projection("fold_check", Loans, key=lambda _: ("a", "b"), registry=known)
+        folded.on(Picked)(lambda row, event: row)
+        return read.fingerprint(), folded.fingerprint()
+
+    (old_sql, old_fold), (new_sql, new_fold) = made(1), made(2)
+    assert old_sql != new_sql
+    assert old_fold == new_fold

@@ -1,13 +1,16 @@
-"""Connections for looking around and for administration, and how a URL is shown."""
+"""Connections for looking around and for administration, and how a URL and an error are shown."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 CONNECT_SECONDS = 10
+QUESTION = re.compile(r" Is the server running [^?]*\?")
+"""What libpq asks back when it is refused."""
 
 
 def connected(url: str, *, application: str = "onefold command") -> psycopg.Connection[Any]:
@@ -27,3 +30,9 @@ def without_password(url: str) -> str:
         return url
     shown: dict[str, Any] = {name: value for name, value in parameters.items() if name != "password"}
     return make_conninfo("", **shown)
+
+
+def one_line(error: BaseException) -> str:
+    """Return what an error of the database says, in one line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return QUESTION.sub("", text)

@@ -15,7 +15,7 @@ from ..domain.errors import OnefoldError
 from ..projections.engine import PAGE, Progress
 from ..projections.errors import FailedEvent, ProjectionFailed
 from ..projections.projection import AnyProjection
-from .connection import connected
+from .connection import connected, one_line
 from .postgres.errors import ReadModelChanged
 from .postgres.log import channel_of
 from .postgres.readmodel import prepare
@@ -34,7 +34,8 @@ class Run:
 
     `applied` and `duplicates` count events; a page that was folded twice because a connection was lost counts twice.
     `caught_up` tells, once a single run has ended, whether it reached the log's end. `failure` says why the worker
-    gave up, `failed_event` at which event if it was one; `awaits_rebuild` is true while it would go on after a rebuild.
+    gave up, `failed_event` at which event if it was one; `error` is the exception, `awaits_rebuild` true
+    while it would go on after a rebuild.
     """
 
     projection: str
@@ -45,6 +46,7 @@ class Run:
     waiting: bool = False
     failure: str | None = None
     failed_event: FailedEvent | None = None
+    error: Exception | None = field(default=None, repr=False)
     awaits_rebuild: bool = False
     _seen: Progress | None = field(default=None, repr=False)
     _counted: tuple[int, int] = field(default=(0, 0), repr=False)
@@ -145,14 +147,13 @@ class Runner:
                 run.applied, run.duplicates, run.position = done.applied, done.duplicates, done.position
             else:
                 self._keep_up(worker, run)
-        except ProjectionFailed as failed:
-            run.failure, run.failed_event = str(failed), failed.event
+        except ProjectionFailed as error:
+            run.failure, run.failed_event, run.error = str(error), error.event, error
         except OnefoldError as error:
-            run.failure = str(error)
+            run.failure, run.error = str(error), error
         except Exception as error:  # noqa: BLE001 - whatever ends one projection must not end the others
-            run.failure = (
-                f"projection {run.projection}: {type(error).__name__}: {' '.join(str(error).split())}"
-            )
+            run.failure = f"projection {run.projection}: {type(error).__name__}: {one_line(error)}"
+            run.error = error
         if self._on_end is not None:
             self._on_end(run)
 
@@ -162,7 +163,7 @@ class Runner:
                 worker.run()
             except ReadModelChanged as error:
                 run.failure, run.awaits_rebuild = str(error), True
-                log.error(
+                log.warning(
                     "%s. It goes on after that; if newer code built the table, restart with that", error
                 )
                 if not self._rebuilt(worker.projection):

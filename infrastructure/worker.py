@@ -15,6 +15,7 @@ from ..projections.engine import PAGE, Engine, Progress
 from ..projections.errors import ProjectionFailed
 from ..projections.projection import AnyProjection
 from .backoff import Backoff
+from .connection import one_line
 from .postgres.columns import register
 from .postgres.errors import Fenced, ReadModelChanged
 from .postgres.pool import configure
@@ -65,6 +66,7 @@ class Worker:
         self._model: ReadModelStore | None = None
         self._trouble: Exception | None = None
         self._advanced = False
+        self._away = False
 
     def stop(self) -> None:
         """Make the worker finish the page in hand and return."""
@@ -161,20 +163,30 @@ class Worker:
         """Run the engine once; None when something passing was in the way and the next try may go well."""
         try:
             try:
-                return self._connected()[0].run(self._stopping.is_set)
+                progress = self._connected()[0].run(self._stopping.is_set)
             except ProjectionFailed as error:
                 self._failed(error)
+            else:
+                self._back()
+                return progress
         except Fenced as error:
             log.warning("%s", error)
             return Progress(held=False)
         except PASSING as error:
-            log.warning("projection %s: %s; trying again", self.projection.name, str(error).strip())
+            log.warning("projection %s: %s; trying again", self.projection.name, one_line(error))
             self._trouble = error
+            self._away = True
             self._disconnect()
         return None
 
+    def _back(self) -> None:
+        if self._away:
+            self._away = False
+            log.info("projection %s: connected again", self.projection.name)
+
     def _note(self, progress: Progress) -> None:
         self._advanced = True
+        self._back()
         if self._on_page is not None:
             self._on_page(progress)
 
@@ -185,7 +197,8 @@ class Worker:
         delay = self.projection.on_failure.delay(attempts)
         if delay is None:
             raise error
-        log.warning("%s Attempt %d, next in %.1f s", error, attempts, delay)
+        cause = error if log.isEnabledFor(logging.DEBUG) else None
+        log.warning("%s. Attempt %d, next in %.1f s", error, attempts, delay, exc_info=cause)
         self._stopping.wait(delay)
 
     def _connected(self, *, rebuilding: bool = False) -> tuple[Engine, ReadModelStore]:

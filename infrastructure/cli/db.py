@@ -15,12 +15,14 @@ from ..connection import connected, without_password
 from ..embedded import EmbeddedServer, ServerStatus, database_url
 from ..postgres.migrate import applied, migrate, pending
 from ..settings import DATABASE_URL, Settings
+from .groups import Command, Group
 from .options import AsJson
 from .output import cell, moment, plain, report, sign, table, write_json
 from .problems import PROBLEMS, WrongUse
 
 group = typer.Typer(
     name="db",
+    cls=Group,
     no_args_is_help=True,
     rich_markup_mode="markdown",
     help="Find, start, stop and migrate the database.",
@@ -31,7 +33,7 @@ class NotRunning(OnefoldError):
     """The embedded server is asked for and does not run."""
 
 
-@group.command("url")
+@group.command("url", cls=Command)
 def url(json: AsJson = False) -> None:
     """Print the URL of the database, for psql and other programs.
 
@@ -50,7 +52,7 @@ def url(json: AsJson = False) -> None:
         typer.echo(found)
 
 
-@group.command("start")
+@group.command("start", cls=Command)
 def start(json: AsJson = False) -> None:
     """Start the embedded server, migrate its database, and leave it running until `onefold db stop`."""
     settings = Settings.from_env()
@@ -70,7 +72,7 @@ def start(json: AsJson = False) -> None:
     console.print(Text(found), soft_wrap=True)
 
 
-@group.command("stop")
+@group.command("stop", cls=Command)
 def stop(json: AsJson = False) -> None:
     """Stop the embedded server, also under those who use it."""
     stopped = _server(Settings.from_env()).stop()
@@ -81,7 +83,7 @@ def stop(json: AsJson = False) -> None:
     console.print(sign(console, True), "stopped" if stopped else "it did not run")
 
 
-@group.command("migrate")
+@group.command("migrate", cls=Command)
 def migrate_database(json: AsJson = False) -> None:
     """Apply the migrations that the database has not taken yet; safe to run from several places at once."""
     with database_url(Settings.from_env()) as found, connected(found) as connection:
@@ -110,7 +112,7 @@ class DatabaseStatus:
     problem: str | None = None
 
 
-@group.command("status")
+@group.command("status", cls=Command)
 def status(json: AsJson = False) -> None:
     """Tell where the database is, whether it runs, and which migrations it has. Starts nothing."""
     settings = Settings.from_env()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import traceback
 from importlib.metadata import version
@@ -11,20 +10,19 @@ from typing import Annotated, Any
 
 import psycopg
 import typer
-from typer.core import TyperGroup
 
 from ...domain.errors import OnefoldError
 from ...projections.app import UnknownProjection
+from ..connection import one_line
 from ..history import UnknownLog
 from ..reading import InputFileError, MappingError
 from ..settings import SettingsError
 from . import db, demo, history, reading, rebuild, run, status
 from .application import AppNotFound
+from .groups import Command, Group
 from .problems import PROBLEMS, USAGE, WrongUse
 
 INTERRUPTED = 130
-QUESTION = re.compile(r" Is the server running [^?]*\?")
-"""What libpq asks back when it is refused."""
 
 MISUSES = (
     WrongUse,
@@ -37,7 +35,7 @@ MISUSES = (
 )
 
 
-class Program(TyperGroup):
+class Program(Group):
     """The root command: takes --debug anywhere on the line, and turns errors into exit codes."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -69,16 +67,11 @@ def explained(error: BaseException) -> tuple[str, int]:
         case psycopg.OperationalError() if error.sqlstate is None or error.sqlstate.startswith(
             ("08", "28", "3D")
         ):
-            reason = _one_line(error)
+            reason = one_line(error)
             hint = "check ONEFOLD_DATABASE_URL, or unset it to use the embedded server"
             return f"cannot reach the database: {reason}; {hint}", PROBLEMS
         case _:
-            return f"the database refused: {_one_line(error)} ({type(error).__name__})", PROBLEMS
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return QUESTION.sub("", text)
+            return f"the database refused: {one_line(error)} ({type(error).__name__})", PROBLEMS
 
 
 def _show_version(wanted: bool) -> None:
@@ -97,14 +90,15 @@ app = typer.Typer(
 )
 
 
-@app.callback(epilog="Exit codes: 0 done, 1 found problems, 2 wrong use.")
+@app.callback(epilog="Exit codes: 0 done, 1 found problems, 2 wrong use, 130 interrupted.")
 def onefold(
     _version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit."),
     ] = False,
     _debug: Annotated[
-        bool, typer.Option("--debug", help="Show where an error came from. Also: ONEFOLD_DEBUG=1.")
+        bool,
+        typer.Option("--debug", help="Show where an error came from. Also: ONEFOLD_DEBUG=1."),
     ] = False,
 ) -> None:
     """Event-sourced aggregates on PostgreSQL, each event folded once.
@@ -113,15 +107,15 @@ def onefold(
     """
 
 
-app.command("demo")(demo.demo)
-app.command("import")(reading.read_in)
-app.command("run")(run.run)
-app.command("status")(status.status)
-app.command("history")(history.history)
-app.command("rebuild")(rebuild.rebuild)
+app.command("demo", cls=Command)(demo.demo)
+app.command("import", cls=Command)(reading.read_in)
+app.command("run", cls=Command)(run.run)
+app.command("status", cls=Command)(status.status)
+app.command("history", cls=Command)(history.history)
+app.command("rebuild", cls=Command)(rebuild.rebuild)
 app.add_typer(db.group, name="db")
 
 
 def main() -> None:
-    """Run the command line of this process; exits with 0 done, 1 found problems, 2 wrong use."""
+    """Run the command line of this process; exits with 0 done, 1 found problems, 2 wrong use, 130 interrupted."""
     app(prog_name="onefold")

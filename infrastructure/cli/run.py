@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Annotated, Any, Self
@@ -23,7 +23,7 @@ from rich.text import Text
 
 from ...projections.app import App
 from ...projections.engine import PAGE
-from ..connection import connected
+from ..connection import connected, one_line
 from ..runner import Run, Runner
 from ..status import status as status_of
 from .application import SHOP, load_app
@@ -41,6 +41,7 @@ log = logging.getLogger("onefold.run")
 
 
 def run(
+    context: typer.Context,
     names: Annotated[
         list[str] | None,
         typer.Argument(
@@ -54,7 +55,8 @@ def run(
     stop_on_eof: Annotated[
         bool,
         typer.Option(
-            "--stop-on-eof", help="Stop when standard input ends, and so with the program that wrote to it."
+            "--stop-on-eof",
+            help="Stop when standard input ends, and so with the program that wrote to it.",
         ),
     ] = False,
     app: Application = SHOP,
@@ -71,8 +73,9 @@ def run(
     if not chosen:
         raise WrongUse(f"application {app} has no projections to run")
     console = aside()
-    with _logging(console), writable() as url, _stopping(stop_on_eof) as request:
-        runner = Runner(url, chosen, page=page, on_end=None if once else _tell)
+    debug = bool(context.obj)
+    with _logging(console, debug=debug), writable() as url, _stopping(stop_on_eof) as request:
+        runner = Runner(url, chosen, page=page, on_end=_teller(once=once, debug=debug))
         part = App(aggregates=application.aggregates, projections=chosen)
         # What is loaded by now stays: the collector need not look at it again.
         gc.freeze()
@@ -159,7 +162,7 @@ class _Board:
                 self._connection = connected(self._url)
             shown = overview(self._console, status_of(self._connection, self._app))
         except psycopg.Error as error:
-            shown = Text(f"the database does not answer: {' '.join(str(error).split())}", "yellow")
+            shown = Text(f"the database does not answer: {one_line(error)}", "yellow")
         return Group(shown, Text("Ctrl-C finishes the page in hand and stops", "dim"))
 
     def __enter__(self) -> Self:
@@ -171,7 +174,7 @@ class _Board:
 
 
 @contextmanager
-def _logging(console: Console) -> Iterator[None]:
+def _logging(console: Console, *, debug: bool) -> Iterator[None]:
     handler: logging.Handler
     if console.is_terminal:
         handler = RichHandler(console=console, show_path=False, markup=False, log_time_format="%H:%M:%S")
@@ -181,7 +184,7 @@ def _logging(console: Console) -> Iterator[None]:
     root = logging.getLogger("onefold")
     level = root.level
     root.addHandler(handler)
-    root.setLevel(logging.INFO)
+    root.setLevel(logging.DEBUG if debug else logging.INFO)
     try:
         yield
     finally:
@@ -197,10 +200,17 @@ def _take_positions(runs: list[Run], url: str, part: App) -> None:
             each.position = standing[each.projection]
 
 
-def _tell(ended: Run) -> None:
-    # A run that waits for a rebuild has said so already.
-    if ended.failure is not None and not ended.awaits_rebuild:
-        log.error("%s", ended.failure)
+def _teller(*, once: bool, debug: bool) -> Callable[[Run], None] | None:
+    """What to do when a run has ended: a single run tells its failures in its report, and only there."""
+    if once and not debug:
+        return None
+
+    def tell(ended: Run) -> None:
+        # A run that waits for a rebuild has said so already.
+        if ended.failure is not None and not ended.awaits_rebuild:
+            log.error("%s", ended.failure, exc_info=ended.error if debug else None)
+
+    return tell
 
 
 def _good(each: Run, once: bool) -> bool:

@@ -158,7 +158,7 @@ def _words(projection: ProjectionStatus) -> str:
     return plain(
         f"{projection.name} stands before {event.type_name} (stream {event.stream}, version {event.version}, "
         f"position {event.position}), tried {failure.attempts} time{'' if failure.attempts == 1 else 's'}{when}: "
-        f"{event.reason}"
+        f"{' '.join(event.reason.split())}"
     )
 
 

@@ -318,7 +318,7 @@ def test_a_server_that_comes_back_is_followed_again(
     """Connections are refused for a while, and ended."""
     name = shop.connection.info.dbname
     with (
-        caplog.at_level(logging.WARNING, "onefold.worker"),
+        caplog.at_level(logging.INFO, "onefold.worker"),
         psycopg.connect(server_url, autocommit=True) as admin,
         running(Worker(database_url, stock())),
     ):
@@ -334,6 +334,10 @@ def test_a_server_that_comes_back_is_followed_again(
         shop.reached(shop.put("a"))
     assert "projection stock: " in caplog.text
     assert "; trying again" in caplog.text
+    said = [record.getMessage() for record in caplog.records]
+    assert said[-1] == "projection stock: connected again"
+    assert said.count(said[-1]) == 1
+    assert not any("\n" in each for each in said)
     assert shop.counts(stock()) == {"a": 2}
 
 

@@ -162,7 +162,7 @@ def test_a_projection_that_fails_leaves_the_others_at_work(
     worker = start("run", "--app", "mine:app", "--json", cwd=mine)
     until(lambda: checkpoint(connection, "picky") == (2, None))
     deposits(store, "1", 20)
-    store.wait_for("total", 4)
+    until(lambda: checkpoint(connection)[0] == 4)
     said = worker.end()
     assert said.code == 1
     total, picky = said.document["projections"]
@@ -191,7 +191,7 @@ def test_a_projection_that_needs_a_rebuild_is_taken_up_again_after_it(
     assert "run `onefold rebuild total`. It goes on after that" in worker.process.stderr.readline()
     assert start("rebuild", "total", "--app", "mine:steady", cwd=mine).end(None).code == 0
     deposits(store, "1", 20)
-    store.wait_for("total", 3, timeout=30)
+    until(lambda: checkpoint(connection)[0] == 3)
     assert pid_of(checkpoint(connection)[1]) == worker.pid
     said = worker.end()
     assert said.code == 0, said.err
@@ -213,6 +213,21 @@ def test_one_that_still_needs_a_rebuild_when_it_is_stopped_is_a_problem(
     assert said.err.count("rebuild total") == 0
 
 
+@pytest.mark.parametrize("once", ["--once", "--json"])
+def test_debugging_shows_the_line_of_a_fold_that_fails(
+    start: Commands, store: Store, mine: Path, once: str
+) -> None:
+    deposits(store, "1", 13)
+    arguments = ("run", "picky", once, "--app", "mine:app")
+    quiet = start(*arguments, cwd=mine).end(None)
+    assert quiet.code == 1
+    assert "Traceback" not in quiet.err
+    said = start(*arguments, "--debug", cwd=mine).end(None)
+    assert said.code == 1
+    assert f'File "{mine / "mine.py"}", line' in said.err
+    assert 'raise ValueError("[13] brings bad luck")' in said.err
+
+
 def test_another_process_takes_over_from_a_killed_one(
     start: Commands, store: Store, connection: Connection, mine: Path
 ) -> None:
@@ -225,7 +240,7 @@ def test_another_process_takes_over_from_a_killed_one(
     died = time.monotonic()
     until(lambda: pid_of(checkpoint(connection)[1]) == second.pid)
     assert time.monotonic() - died < 10
-    store.wait_for("total", 400, timeout=30)
+    until(lambda: checkpoint(connection)[0] == 400)
     assert totals(connection) == [("1", Decimal(sum(range(1, 400))), 399)]
     assert second.end().code == 0
     assert first.end(None).code == -signal.SIGKILL
@@ -242,11 +257,11 @@ def test_a_stopped_process_is_replaced_and_refused_when_it_comes_back(
     first.send(signal.SIGSTOP)
     try:
         until(lambda: pid_of(checkpoint(connection)[1]) == second.pid, 15)
-        store.wait_for("total", 400, timeout=30)
+        until(lambda: checkpoint(connection)[0] == 400)
     finally:
         first.send(signal.SIGCONT)
     deposits(store, "1", *range(400, 500))
-    store.wait_for("total", 500, timeout=30)
+    until(lambda: checkpoint(connection)[0] == 500)
     time.sleep(0.5)
     assert pid_of(checkpoint(connection)[1]) == second.pid
     assert totals(connection) == [("1", Decimal(sum(range(1, 500))), 499)]

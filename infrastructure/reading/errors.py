@@ -32,8 +32,9 @@ class MappingFailed(OnefoldError):
     """
 
     def __init__(self, source: str, place: str, appended: int, error: Exception) -> None:
+        events = "1 event was" if appended == 1 else f"{appended} events were"
         super().__init__(
             f"mapping {source} failed at {place} with {type(error).__name__}: {error}; "
-            f"{appended} events were appended before. Repair the mapping and import the same files again: "
+            f"{events} appended before. Repair the mapping and import the same files again: "
             "what is in the log already will be a duplicate"
         )

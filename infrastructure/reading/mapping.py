@@ -86,6 +86,7 @@ class HeldBack:
 
 
 Outcome = Fact | Unreadable | HeldBack
+OUTCOMES = (Fact, Unreadable, HeldBack)
 Function = Callable[[Rows], Iterable[Outcome]]
 
 
@@ -101,8 +102,8 @@ class Mapping:
     format: Format
 
     def __call__(self, rows: Iterable[Row]) -> Iterator[Outcome]:
-        """Return what the rows tell of, one by one."""
-        return iter(self.function(rows if isinstance(rows, Rows) else Rows.of(rows)))
+        """Return what the rows tell of, one by one; raises `TypeError` when the function gives anything else."""
+        yield from _checked(self.function, self.function(rows if isinstance(rows, Rows) else Rows.of(rows)))
 
 
 def reads(
@@ -141,16 +142,34 @@ def each(function: Callable[[Row], Iterable[Fact]]) -> Function:
                 yield Unreadable(row, row.fault)
                 continue
             try:
-                facts = list(function(row))
+                facts = list(_checked(function, function(row)))
             except (ValueError, KeyError, ArithmeticError) as error:
                 yield Unreadable(row, reason_of(error))
                 continue
             for fact in facts:
-                if fact.row is None:
+                if isinstance(fact, Fact) and fact.row is None:
                     fact.row = row
                 yield fact
 
     return of_rows
+
+
+def _checked(function: Callable[..., object], given: object) -> Iterator[Outcome]:
+    name = getattr(function, "__name__", "the mapping")
+    if not isinstance(given, Iterable):
+        found = "None" if given is None else f"one {type(given).__name__}"
+        raise TypeError(
+            f"{name} must be a generator, or return a list of facts; it returned {found}. "
+            "Write `yield Fact(...)` in it"
+        )
+    outcomes: Iterable[object] = given
+    for outcome in outcomes:
+        if not isinstance(outcome, OUTCOMES):
+            raise TypeError(
+                f"expected Fact, Unreadable or HeldBack from {name}, found {type(outcome).__name__}; "
+                "write `yield Fact(...)` in it"
+            )
+        yield outcome
 
 
 def reason_of(error: Exception) -> str:

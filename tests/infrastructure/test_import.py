@@ -266,6 +266,35 @@ def test_a_mapping_that_fails_says_where_and_what_was_appended(log: EventLog, tm
     assert counters(Importer(log).run(bank, [file])) == (5, 3, 2, 0, 0)
 
 
+def test_a_mapping_that_is_no_generator_is_told_so(log: EventLog, tmp_path: Path) -> None:
+    """Without `yield` a function returns None, or a single fact."""
+
+    def forgetful(row: Any) -> Any:
+        for _ in [row]:
+            pass
+
+    def single(row: Row) -> Any:
+        return next(iter(bank.function(Rows.of([row]))))
+
+    def bare(row: Row) -> Iterator[Any]:
+        yield Account.Deposited(amount=Money.of(1, "CZK"))
+
+    def all_bare(rows: Rows) -> Any:
+        return [Account.Deposited(amount=Money.of(1, "CZK"))]
+
+    file = write(tmp_path, "1,a,in,1,,0")
+    for function, words in (
+        (each(forgetful), r"bank\.csv:2 with TypeError: forgetful must be a generator.*it returned None"),
+        (each(single), "single must be a generator.*it returned one Fact"),
+        (forgetful, "at the first row with TypeError: forgetful must be a generator"),
+        (each(bare), "expected Fact, Unreadable or HeldBack from bare, found Deposited"),
+        (all_bare, "expected Fact, Unreadable or HeldBack from all_bare, found Deposited"),
+    ):
+        with pytest.raises(MappingFailed, match=words):
+            Importer(log).run(reads("bank")(function), [file])
+    assert log.load("account/a") == []
+
+
 def test_values_that_no_log_can_keep_are_listed_with_the_facts_of_their_row(
     log: EventLog, tmp_path: Path
 ) -> None:

@@ -8,10 +8,15 @@ from typing import Any
 
 import psycopg
 
+from ...domain.errors import OnefoldError
 from ..connection import connected
-from ..embedded import database_url
+from ..embedded import EmbeddedServer, database_url
 from ..postgres.migrate import migrate, require_migrated
-from ..settings import Settings
+from ..settings import DATABASE_URL, HOME, Settings
+
+
+class NoDatabase(OnefoldError):
+    """A command is to look at a database that nobody has made yet."""
 
 
 @contextmanager
@@ -25,8 +30,17 @@ def writable() -> Iterator[str]:
 
 @contextmanager
 def readable() -> Iterator[psycopg.Connection[Any]]:
-    """Yield a connection to look around with. A database that was given is not changed: it must be migrated."""
+    """Yield a connection to look around with.
+
+    A database that was given is not changed: it must be migrated. An embedded server that was never started is not
+    made: raises `NoDatabase`.
+    """
     settings = Settings.from_env()
+    if settings.database_url is None and EmbeddedServer(settings.home).status().version is None:
+        raise NoDatabase(
+            f"expected a database in {settings.home}, found none; go to the folder that holds it, name it with "
+            f"{HOME}, name a server with {DATABASE_URL}, or make one with `onefold db start`"
+        )
     with database_url(settings) as url, connected(url) as connection:
         if settings.database_url is None:
             migrate(connection)

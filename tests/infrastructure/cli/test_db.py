@@ -31,6 +31,11 @@ def test_the_embedded_server_is_started_found_and_stopped(onefold: Onefold, home
     assert db("status", "--json").document["embedded"]["running"] is False
     assert "stopped; `onefold db start` starts it" in db("status").out
     assert db("stop", "--json").document == {"stopped": False}
+    for looking in (("status",), ("status", "--json"), ("history", "order/1")):
+        said = onefold(*looking, ONEFOLD_DATABASE_URL="", ONEFOLD_HOME=str(home))
+        assert (said.code, said.out) == (1, "")
+        assert said.err.startswith(f"onefold: expected a database in {home}, found none; ")
+        assert said.err.count("\n") == 1
     assert not home.exists()
 
     started = db("start", "--json").document

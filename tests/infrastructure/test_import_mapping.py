@@ -242,7 +242,7 @@ def test_a_mapping_that_cannot_be_loaded_says_why(
 
 def test_the_mapping_of_the_guide_reads_the_file_of_the_guide(tmp_path: Path) -> None:
     guide = (Path(__file__).parents[2] / "docs" / "guides" / "import.md").read_text("utf-8")
-    blocks = re.findall(r"```(\w+)\n(.*?)```", guide, flags=re.DOTALL)
+    blocks = re.findall(r"```(\w+)[^\n]*\n(.*?)```", guide, flags=re.DOTALL)
     (tmp_path / "bank.py").write_text(next(text for kind, text in blocks if kind == "python"))
     (tmp_path / "export.csv").write_text(next(text for kind, text in blocks if kind == "text"))
     mapping = load_mapping(f"{tmp_path}/bank.py:mapping")

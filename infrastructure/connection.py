@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import psycopg
@@ -13,14 +14,41 @@ QUESTION = re.compile(r" Is the server running [^?]*\?")
 """What libpq asks back when it is refused."""
 
 
-def connected(url: str, *, application: str = "onefold command") -> psycopg.Connection[Any]:
-    """Return a new connection in autocommit mode with its clock in UTC.
+STARTING = "the database system is "
+"""What a server says that starts, recovers or stops (SQLSTATE 57P03), which libpq gives only as text."""
 
-    Gives up on a silent server after ten seconds unless the URL says otherwise. Raises `psycopg.OperationalError`.
+SESSION = (
+    "-c TimeZone=UTC -c DateStyle=ISO -c IntervalStyle=postgres -c extra_float_digits=1 -c array_nulls=on"
+)
+"""Settings that what is sent and read depends on; a role or database may have set them otherwise."""
+
+
+def conninfo(url: str, *, application: str, **more: Any) -> str:
+    """Return the connection string for a session of the product, whatever its role or database is set to.
+
+    `options` of the URL stay; the encoding is always UTF-8. `more` are parameters of libpq.
+    """
+    given = conninfo_to_dict(url).get("options")
+    options = f"{given} {SESSION}" if given else SESSION
+    return make_conninfo(url, application_name=application, client_encoding="UTF8", options=options, **more)
+
+
+def connected(url: str, *, application: str = "onefold command", **more: Any) -> psycopg.Connection[Any]:
+    """Return a new connection in autocommit mode, set as `conninfo` says.
+
+    Gives up on a silent server after ten seconds unless the URL says otherwise, and waits as long for one that is
+    starting. Raises `psycopg.OperationalError`.
     """
     if "connect_timeout" not in conninfo_to_dict(url):
-        url = make_conninfo(url, connect_timeout=CONNECT_SECONDS)
-    return psycopg.connect(url, autocommit=True, application_name=application, options="-c timezone=UTC")
+        more.setdefault("connect_timeout", CONNECT_SECONDS)
+    deadline = time.monotonic() + CONNECT_SECONDS
+    while True:
+        try:
+            return psycopg.connect(conninfo(url, application=application, **more), autocommit=True)
+        except psycopg.OperationalError as error:
+            if STARTING not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 
 
 def without_password(url: str) -> str:

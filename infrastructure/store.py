@@ -16,7 +16,7 @@ from ..projections.app import App
 from ..projections.engine import Progress
 from ..projections.projection import AnyProjection, Projection
 from ..projections.row import Row
-from .connection import without_password
+from .connection import connected, without_password
 from .embedded import database_url
 from .postgres.errors import VersionConflict
 from .postgres.log import EventLog
@@ -140,7 +140,7 @@ class Store:
 
         Nothing that commits late is skipped: where an open append may still fill a hole, the events end.
         """
-        with psycopg.connect(self.url, autocommit=True, application_name="onefold events") as connection:
+        with connected(self.url, application="onefold events") as connection:
             configure(connection)
             reader = LogReader(connection, log=self.log.name, registry=self.log.registry)
             while (page := reader.read(after, EVENTS_AT_ONCE)).records:
@@ -210,7 +210,7 @@ def connect(
     """
     settings = Settings.from_env()
     with database_url(settings) if url is None else _given(url) as found:
-        with psycopg.connect(found, autocommit=True) as connection:
+        with connected(found, application="onefold migrate") as connection:
             migrate(connection)
         with open_pool(found, size=pool_size) as pool:
             yield Store(app, found, pool, snapshot_every=snapshot_every)

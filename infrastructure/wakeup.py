@@ -10,6 +10,7 @@ import psycopg
 from psycopg.sql import SQL, Identifier
 
 from .backoff import Backoff
+from .connection import connected
 
 
 class Wakeup:
@@ -59,9 +60,7 @@ class Wakeup:
         backoff = Backoff()
         while not self._stopping.is_set():
             try:
-                with psycopg.connect(
-                    self._url, autocommit=True, application_name="onefold listen"
-                ) as connection:
+                with connected(self._url, application="onefold listen") as connection:
                     connection.execute(SQL("LISTEN {}").format(Identifier(self._channel)))
                     self.wake()
                     backoff.reset()

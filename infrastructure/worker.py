@@ -15,7 +15,7 @@ from ..projections.engine import PAGE, Engine, Progress
 from ..projections.errors import ProjectionFailed
 from ..projections.projection import AnyProjection
 from .backoff import Backoff
-from .connection import one_line
+from .connection import connected, one_line
 from .postgres.columns import register
 from .postgres.errors import Fenced, ReadModelChanged
 from .postgres.pool import configure
@@ -219,11 +219,9 @@ class Worker:
         return self._engine, self._model
 
     def _connect(self, role: str) -> psycopg.Connection[Any]:
-        connection = psycopg.connect(
+        connection = connected(
             self._url,
-            autocommit=True,
-            application_name=f"onefold {self.projection.name} {role}",
-            options="-c timezone=UTC",
+            application=f"onefold {self.projection.name} {role}",
             # With several hosts in the URL all connections must be to the one that can be written.
             target_session_attrs="read-write",
         )

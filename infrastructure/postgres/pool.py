@@ -10,6 +10,7 @@ import psycopg
 from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool
 
+from ..connection import conninfo
 from .columns import register
 from .wire import read_raw
 
@@ -40,13 +41,13 @@ def configure(connection: psycopg.Connection[Any]) -> None:
 def open_pool(url: str, *, size: int = 4, application: str = "onefold") -> Iterator[Pool]:
     """Open a pool of up to `size` connections to `url`; they are opened when they are first needed."""
     pool: Pool = ConnectionPool(
-        url,
+        conninfo(url, application=application),
         connection_class=Connection,
         min_size=1,
         max_size=size,
         open=False,
         configure=configure,
-        kwargs={"autocommit": True, "application_name": application, "options": "-c timezone=UTC"},
+        kwargs={"autocommit": True},
     )
     pool.open()
     try:

@@ -75,6 +75,20 @@ def test_every_error_is_in_the_reference() -> None:
     assert sorted({kind.__name__ for kind in errors()} - named(page("errors.md"))) == []
 
 
+def test_every_error_is_in_the_module_that_the_reference_names() -> None:
+    sections = page("errors.md").split("## Command line")[0].split("\n## ")[1:]
+    assert len(sections) == 5
+    for section in sections:
+        (home,) = re.findall(r"^From `(onefold[\w.]+)`", section, re.MULTILINE)
+        rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|([^|]*)\|", section, re.MULTILINE)
+        assert rows
+        for names, when in rows:
+            other = re.search(r"\(`((?:domain|projections|infrastructure)[\w.]*)`\)", when)
+            place = importlib.import_module(f"onefold.{other[1]}" if other else home)
+            for name in re.findall(r"\w+", names):
+                assert getattr(place, name).__module__.startswith("onefold."), name
+
+
 def test_every_variable_that_the_code_reads_is_in_the_configuration() -> None:
     found = {
         name

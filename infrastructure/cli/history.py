@@ -18,9 +18,10 @@ from ..history import RecordedEvent
 from .database import readable
 from .document import parsed, rendered
 from .options import AsJson
-from .output import is_unicode, moment, plain, report
+from .output import counted, is_unicode, moment, plain, report
 
 RAW_SHOWN = 64
+INDENT = 6
 
 
 class EmptyStream(OnefoldError):
@@ -83,18 +84,28 @@ def _show(console: Console, stream: str, found: Iterator[RecordedEvent]) -> None
         count += 1
         schema = f" v{event.schema_version}" if event.schema_version > 1 else ""
         console.print()
-        console.print(
-            Text.assemble(
-                (f"{event.version:>4}  ", "bold cyan"),
-                (plain(event.type) + schema, "bold"),
-                (f"  {moment(event.occurred_at)}", ""),
-                (f"  position {event.position:,}, recorded {moment(event.recorded_at)}", "dim"),
-            )
+        line = Text.assemble(
+            (f"{event.version:>4}  ", "bold cyan"),
+            (plain(event.type) + schema, "bold"),
+            (f"  {moment(event.occurred_at)}", ""),
         )
+        place = Text(f"position {event.position:,}, recorded {moment(event.recorded_at)}", "dim")
+        if console.is_terminal and line.cell_len + 2 + place.cell_len > console.width:
+            console.print(line)
+            _indented(console, place)
+        else:
+            console.print(Text.assemble(line, "  ", place), soft_wrap=True)
         for name, value in _facts(event):
-            line = Text.assemble((f"{name} ", "green"), value)
-            console.print(Padding(line, (0, 0, 0, 6)))
-    console.print(Text(f"\n{count:,} event{'s' if count > 1 else ''}", "dim"))
+            _indented(console, Text.assemble((f"{name} ", "green"), value))
+    console.print()
+    console.print(Text(counted(count, "event"), "dim"))
+
+
+def _indented(console: Console, line: Text) -> None:
+    if console.is_terminal:
+        console.print(Padding(line, (0, 0, 0, INDENT)))
+    else:
+        console.print(Text.assemble(" " * INDENT, line), soft_wrap=True)
 
 
 def _facts(event: RecordedEvent) -> Iterator[tuple[str, str]]:

@@ -98,6 +98,11 @@ def plain(text: object) -> str:
     )
 
 
+def counted(number: int, noun: str) -> str:
+    """Return how many there are of something, `1 event` or `2 events`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def cell(value: object) -> str:
     """Return a value as it stands in a table."""
     match value:

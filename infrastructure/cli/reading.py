@@ -14,7 +14,7 @@ from ..postgres.pool import open_pool
 from ..reading import Conflict, Importer, ImportReport, Problem, Progress, load_mapping
 from .database import writable
 from .options import AsJson
-from .output import aside, cell, heading, plain, progress, report, seconds, sign, table, write_json
+from .output import aside, cell, counted, heading, plain, progress, report, seconds, sign, table, write_json
 from .problems import PROBLEMS
 
 SHOWN = 10
@@ -56,7 +56,7 @@ def read_in(
                 task,
                 completed=done.bytes_read,
                 total=done.bytes_total,
-                description=f"{done.rows:,} rows, {done.events:,} events",
+                description=f"{counted(done.rows, 'row')}, {counted(done.events, 'event')}",
             )
 
         found = Importer(EventLog(pool)).run(chosen, files, progress=show)
@@ -71,7 +71,7 @@ def read_in(
 def show_report(console: Console, found: ImportReport, taken: float) -> None:
     """Print what became of an import."""
     console.print(
-        sign(console, found.clean), f"{plain(found.source)}: {found.read:,} rows in {seconds(taken)}"
+        sign(console, found.clean), f"{plain(found.source)}: {counted(found.read, 'row')} in {seconds(taken)}"
     )
     rows = table("outcome", "count", "", right=("count",))
     rows.add_row("appended", cell(found.appended), "events that are new")

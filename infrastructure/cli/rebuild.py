@@ -17,7 +17,7 @@ from ..worker import Worker
 from .application import SHOP, load_app
 from .database import writable
 from .options import Application, AsJson
-from .output import aside, progress, report, seconds, sign, write_json
+from .output import aside, counted, progress, report, seconds, sign, write_json
 
 
 class Busy(OnefoldError):
@@ -73,5 +73,6 @@ def rebuild(
     console = report()
     console.print(
         sign(console, True),
-        f"rebuilt {projection} from {done.applied:,} events up to position {after.position:,} in {seconds(taken)}",
+        f"rebuilt {projection} from {counted(done.applied, 'event')} up to position {after.position:,} "
+        f"in {seconds(taken)}",
     )

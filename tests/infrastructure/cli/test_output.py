@@ -9,7 +9,17 @@ from decimal import Decimal
 import pytest
 from rich.console import Console
 
-from onefold.infrastructure.cli.output import cell, fitted, is_unicode, plain, progress, seconds, sign, table
+from onefold.infrastructure.cli.output import (
+    cell,
+    counted,
+    fitted,
+    is_unicode,
+    plain,
+    progress,
+    seconds,
+    sign,
+    table,
+)
 
 
 def console(width: int, *, encoding: str = "utf-8", terminal: bool = False) -> Console:
@@ -88,3 +98,12 @@ def test_progress_is_shown_on_a_terminal_alone(terminal: bool, wanted: bool, sho
         bars.add_task("reading in", total=2)
         bars.refresh()
     assert ("reading in" in printed(made)) is shown
+
+
+def test_one_of_something_is_not_several() -> None:
+    assert [counted(number, "event") for number in (0, 1, 2, 1000)] == [
+        "0 events",
+        "1 event",
+        "2 events",
+        "1,000 events",
+    ]

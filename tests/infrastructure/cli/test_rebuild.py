@@ -54,13 +54,19 @@ def test_a_failing_event_is_named_and_kept_for_the_status(
 
 
 def test_a_projection_that_a_worker_runs_is_left_alone(
-    onefold: Onefold, store: Store, application: Path, start: Commands, monkeypatch: pytest.MonkeyPatch
+    onefold: Onefold,
+    store: Store,
+    connection: Connection,
+    application: Path,
+    start: Commands,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(application)
     monkeypatch.setattr(sys, "path", [*sys.path])
     deposits(store, "1", 10)
     worker = start("run", "--app", "mine:steady", cwd=application)
-    until(lambda: store.wait_for("total", 2) or True)
+    query = "SELECT 1 FROM onefold.checkpoints WHERE projection = 'total' AND position = 2"
+    until(lambda: connection.execute(query).fetchone())
     said = onefold("rebuild", "total", "--app", "mine:steady")
     sys.modules.pop("mine", None)
     assert said.code == 1

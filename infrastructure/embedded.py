@@ -23,6 +23,7 @@ from psycopg import sql
 
 from . import cluster, postmaster, system_account
 from .cluster import EmbeddedServerError
+from .connection import CONNECT_SECONDS
 from .settings import Settings
 
 DATABASE = "onefold"
@@ -117,7 +118,7 @@ class EmbeddedServer:
             return ServerStatus(False, pid, None, self.data, cluster.version(self.data))
         url = self._url(server)
         try:
-            with psycopg.connect(url) as connection:
+            with psycopg.connect(url, connect_timeout=CONNECT_SECONDS) as connection:
                 number = connection.info.server_version
         except psycopg.OperationalError:
             return ServerStatus(True, server.pid, url, self.data, cluster.version(self.data))
@@ -293,7 +294,8 @@ class EmbeddedServer:
 
     def _ensure_database(self, server: postmaster.Postmaster) -> None:
         try:
-            with psycopg.connect(self._url(server, "postgres"), autocommit=True) as connection:
+            url = self._url(server, "postgres")
+            with psycopg.connect(url, autocommit=True, connect_timeout=CONNECT_SECONDS) as connection:
                 if (
                     connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (DATABASE,)).fetchone()
                     is None

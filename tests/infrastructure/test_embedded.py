@@ -20,7 +20,7 @@ import psutil
 import psycopg
 import pytest
 
-from onefold.infrastructure import postmaster, system_account
+from onefold.infrastructure import embedded, postmaster, system_account
 from onefold.infrastructure.cluster import SERVER_SETTINGS, EmbeddedServerError
 from onefold.infrastructure.embedded import EmbeddedServer, database_url
 from onefold.infrastructure.settings import Settings
@@ -299,6 +299,26 @@ def test_a_killed_server_is_recovered_by_the_next_holder(server: EmbeddedServer)
             assert connection.execute("SELECT text FROM note").fetchone() == ("committed",)
             assert server.status().pid != pid
     assert not server.status().running
+
+
+def test_a_server_that_hangs_does_not_hang_those_who_ask(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "CONNECT_SECONDS", 2)
+    server.start()
+    pid = server.status().pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        started = time.monotonic()
+        status = server.status()
+        assert (status.running, status.version) == (True, "18")
+        with pytest.raises(EmbeddedServerError, match=f"expected to reach the server with pid {pid}"):
+            server.start()
+        assert time.monotonic() - started < 15
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert server.stop()
 
 
 @pytest.mark.parametrize("stale", ["dead", "other", "garbage", "empty"])

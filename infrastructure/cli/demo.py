@@ -19,7 +19,20 @@ from ...domain.money import plus
 from ..connection import without_password
 from ..settings import Settings
 from .options import AsJson
-from .output import aside, cell, fitted, heading, plain, progress, report, seconds, sign, table, write_json
+from .output import (
+    aside,
+    cell,
+    counted,
+    fitted,
+    heading,
+    plain,
+    progress,
+    report,
+    seconds,
+    sign,
+    table,
+    write_json,
+)
 from .problems import PROBLEMS
 from .status import document as status_document
 from .status import overview
@@ -33,6 +46,7 @@ ROWS = 5
 STEPS = {
     "simulate": "simulating a shop",
     "deliver": "delivering its events",
+    "take over": "waiting until the lease of the killed worker has run out",
     "catch up": "catching up",
     "verify": "comparing",
 }
@@ -102,8 +116,8 @@ def _show(console: Console, shown: Demonstration, place: Place) -> None:
     heading(console, "Lag")
     lag = shown.lag
     console.print(
-        f"at worst {lag.worst_events:,} events and {seconds(lag.worst_seconds)}, "
-        f"in the end {lag.final_events:,} events"
+        f"at worst {counted(lag.worst_events, 'event')} and {seconds(lag.worst_seconds)}, "
+        f"in the end {counted(lag.final_events, 'event')}"
     )
     console.print(overview(console, shown.status))
     _show_verdict(console, shown.verdict)
@@ -147,13 +161,14 @@ def _show_worker(console: Console, shown: Demonstration) -> None:
     moment = "in the middle of a transaction" if kill.in_transaction else "at work"
     console.print(f"worker {kill.pid} was killed (SIGKILL) {moment}: {where}, the log at {kill.head:,}")
     console.print(
-        f"worker {kill.successor} took over {seconds(kill.taken_over_after)} later, when the lease had run out"
+        f"worker {kill.successor} took over {seconds(kill.taken_over_after)} later: "
+        "it had to wait until the lease had run out"
     )
 
 
 def _show_models(console: Console, shown: Demonstration) -> None:
     models = shown.models
-    heading(console, "order_summary", f"{len(models.orders):,} rows")
+    heading(console, "order_summary", counted(len(models.orders), "row"))
     states = Counter(order.status for order in models.orders)
     console.print(", ".join(f"{count:,} {state}" for state, count in states.most_common()))
     rows = table(
@@ -172,7 +187,7 @@ def _show_models(console: Console, shown: Demonstration) -> None:
     console.print(fitted(console, rows, "customer", "items", "placed"))
     _more(console, len(models.orders), f"paid in all {cell(_total(row.paid for row in models.orders))} EUR")
 
-    heading(console, "account_balance", f"{len(models.balances):,} rows")
+    heading(console, "account_balance", counted(len(models.balances), "row"))
     rows = table("account", "balance", "opened", "lowest", "version", right=("balance", "lowest", "version"))
     for account in models.balances[:ROWS]:
         rows.add_row(
@@ -189,7 +204,7 @@ def _show_models(console: Console, shown: Demonstration) -> None:
         f"balances in all {cell(_total(row.balance for row in models.balances))} EUR",
     )
 
-    heading(console, "revenue_by_month", f"{len(models.revenue):,} rows")
+    heading(console, "revenue_by_month", counted(len(models.revenue), "row"))
     rows = table("month", "orders", "revenue", right=("orders", "revenue"))
     for month in models.revenue[:ROWS]:
         rows.add_row(f"{month.month:%Y-%m}", cell(month.orders), f"{cell(month.revenue)} {month.currency}")
@@ -202,7 +217,7 @@ def _show_models(console: Console, shown: Demonstration) -> None:
 
 
 def _more(console: Console, count: int, total: str) -> None:
-    more = f"and {count - ROWS:,} more rows; " if count > ROWS else ""
+    more = f"and {counted(count - ROWS, 'more row')}; " if count > ROWS else ""
     console.print(f"{more}{total}", style="dim")
 
 
@@ -223,7 +238,7 @@ def _show_verdict(console: Console, verdict: Verdict) -> None:
         line = Text.assemble(
             sign(console, check.passed), f" {check.subject} ", ("equals ", "dim"), check.standard
         )
-        console.print(line.append(f"  {check.compared:,} compared", "dim"))
+        console.print(line.append("  in all" if check.total else f"  {check.compared:,} compared", "dim"))
         if not check.passed:
             console.print(Text(f"  {plain(check.difference)}", "red"))
     console.print()

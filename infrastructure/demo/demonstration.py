@@ -23,6 +23,7 @@ from ..postgres.table import Table
 from ..status import Status, status
 from . import delivery, processes
 from .delivery import Disturbance, Plan
+from .shop import LEASE
 from .simulation import Simulation, simulate
 from .verdict import ReadModels, Verdict, judge
 
@@ -168,11 +169,15 @@ def demonstrate(
         relay = stack.enter_context(Relay(url, first, mark=max(1, round(plan.events * KILL_AFTER))))
         outcomes = _deliver(plan, deliverer, relay, folder, watch)
         watch.ends(f"{outcomes.read:,} deliveries in {time.monotonic() - started:.1f} s")
-        watch.begins("catch up")
-        kill, lag = relay.catch_up(watch)
+        watch.begins("take over")
+        kill = relay.await_takeover()
         watch.ends(
-            f"worker {kill.pid} was killed, worker {kill.successor} took over {kill.taken_over_after:.1f} s later"
+            f"worker {kill.pid} was killed; its lease of {LEASE:.0f} s ran out, and worker {kill.successor} "
+            f"took over {kill.taken_over_after:.1f} s later"
         )
+        watch.begins("catch up")
+        lag = relay.catch_up(watch)
+        watch.ends("the read models are at the log's end")
         watch.begins("verify")
         with connected(url) as connection:
             final = status(connection, app)
@@ -243,7 +248,7 @@ class Relay:
         self._delivered = threading.Event()
         self._caught_up = threading.Event()
         self._died = 0.0
-        self._taken_over = False
+        self._taken_over = threading.Event()
         self._share = 0.0
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="onefold-relay", daemon=True)
@@ -252,7 +257,12 @@ class Relay:
         """Wait until the first worker is dead and the second is on its way."""
         self._wait(self._killed, "the worker to be at work and killed")
 
-    def catch_up(self, watch: Observer) -> tuple[Kill, Lag]:
+    def await_takeover(self) -> Kill:
+        """Wait until the second worker has every projection, which the lease of the first one delays."""
+        self._wait(self._taken_over, "another worker to take over")
+        return self._kill
+
+    def catch_up(self, watch: Observer) -> Lag:
         """Wait until the second worker has brought every projection to the log's end, and stop it."""
         self._delivered.set()
         self._wait(
@@ -260,7 +270,7 @@ class Relay:
         )
         assert self._second is not None
         self._second.stop()
-        return self._kill, self._lag
+        return self._lag
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -330,7 +340,7 @@ class Relay:
             delivered = self._delivered.is_set()
             seen = status(connection, app)
             self._note(seen, second.pid)
-            if delivered and self._taken_over and _caught_up(seen):
+            if delivered and self._taken_over.is_set() and _caught_up(seen):
                 self._caught_up.set()
             self._ending.wait(SAMPLE)
 
@@ -341,9 +351,11 @@ class Relay:
         self._lag.worst_seconds = max(
             self._lag.worst_seconds, *(each.lag_seconds for each in seen.projections)
         )
-        if not self._taken_over and all(f":{successor}:" in (each.owner or "") for each in seen.projections):
-            self._taken_over = True
+        if not self._taken_over.is_set() and all(
+            f":{successor}:" in (each.owner or "") for each in seen.projections
+        ):
             self._kill.taken_over_after = time.monotonic() - self._died
+            self._taken_over.set()
 
 
 def _caught_up(seen: Status) -> bool:

@@ -86,6 +86,8 @@ class Worker(_Process):
             url,
             "onefold.infrastructure.cli",
             "run",
+            "--app",
+            "onefold.infrastructure.demo.shop:app",
             "--stop-on-eof",
             "--page",
             str(page),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -24,12 +24,16 @@ from .simulation import CURRENCY, Simulation
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One comparison: of what with what, how many things were compared, and the first difference (empty: none)."""
+    """One comparison: of what with what, how many things were compared, and the first difference (empty: none).
+
+    `total` is true where what is compared is the sum of all.
+    """
 
     subject: str
     standard: str
     compared: int
     difference: str = ""
+    total: bool = False
 
     @property
     def passed(self) -> bool:
@@ -83,7 +87,10 @@ def judge(simulation: Simulation, log: Sequence[Event], models: ReadModels) -> V
             _compare("revenue_by_month", fold, _months(revenue_of(log)), _months(models.revenue)),
             _compare("order_summary", shop, _shop_orders(simulation), _table_orders(models.orders)),
             _compare("account_balance", shop, _shop_balances(simulation), _table_balances(models.balances)),
-            _compare("revenue_by_month", shop, _shop_revenue(simulation), _table_revenue(models.revenue)),
+            replace(
+                _compare("revenue_by_month", shop, _shop_revenue(simulation), _table_revenue(models.revenue)),
+                total=True,
+            ),
         )
     )
 

@@ -86,12 +86,14 @@ def test_the_report_tells_the_whole_story(server_url: str) -> None:
             "revenue_by_month",
             "Lag",
             "(SIGKILL)",
-            "took over",
+            "it had to wait until the lease had run out",
+            "revenue_by_month equals the undisturbed shop  in all",
             "Every event was folded once: the read models are right.",
             f"Kept  database {name}",
         ):
             assert words in result.stdout
         assert "deliveries in" in result.stderr
+        assert "its lease of 2 s ran out" in result.stderr
         line = next(line for line in result.stdout.splitlines() if line.endswith("onefold status"))
         said = subprocess.run(
             [

@@ -77,26 +77,21 @@ class EmbeddedServer:
         try:
             with self._gate():
                 fcntl.flock(holder, fcntl.LOCK_SH)
-                server = self._ensure_running()
-                url = self._url(server)
-                if not postmaster.kept(self.directory, server):
-                    self._ensure_keeper()
+                url = self._url(self._ensure_running())
             yield url
         finally:
             self._leave(holder)
 
-    def start(self, *, keep: bool = True) -> str:
-        """Start the server unless it runs; return the URL of the database `onefold`.
-
-        With `keep` it stays until `stop`, whoever holds and leaves it; without, until the next holder leaves.
-        """
+    def start(self) -> str:
+        """Start the server unless it runs, and keep it until `stop`; return the URL of the database `onefold`."""
         self._make_directory()
-        with self._gate():
+        # Held meanwhile, so that a keeper stops the server if this process is killed before the mark is written.
+        with self._gate(), self._opened(postmaster.HOLDERS) as holder:
+            fcntl.flock(holder, fcntl.LOCK_SH)
             server = self._ensure_running()
-            if keep:
-                with self._opened(postmaster.KEPT) as mark:
-                    os.ftruncate(mark, 0)
-                    os.write(mark, server.mark.encode())
+            with self._opened(postmaster.KEPT) as mark:
+                os.ftruncate(mark, 0)
+                os.write(mark, server.mark.encode())
             return self._url(server)
 
     def stop(self) -> bool:
@@ -164,9 +159,9 @@ class EmbeddedServer:
             f"uid {self.directory.stat().st_uid}; set ONEFOLD_HOME to a folder of your own, or run as its owner"
         )
 
-    def _find(self) -> postmaster.Postmaster | None:
+    def _find(self, *, gated: bool = False) -> postmaster.Postmaster | None:
         try:
-            return postmaster.find(self.data)
+            return postmaster.find_launched(self.directory) if gated else postmaster.find(self.data)
         except PermissionError as error:
             raise self._not_yours() from error
 
@@ -193,7 +188,7 @@ class EmbeddedServer:
             # Closing, not unlocking: a forked child that inherited the descriptor goes on holding.
             os.close(holder)
             if postmaster.unheld(holders):
-                server = self._find()
+                server = self._find(gated=True)
                 if server is not None and not postmaster.kept(self.directory, server):
                     self._stop()
 
@@ -210,10 +205,13 @@ class EmbeddedServer:
             ) from error
 
     def _ensure_running(self) -> postmaster.Postmaster:
-        server = self._find()
+        server = self._find(gated=True)
         if server is not None:
             # It may be on its way up or down, left there by a process that was killed.
             server = self._await_ready(server.pid)
+        if server is None or not postmaster.kept(self.directory, server):
+            # Before the start: whoever starts may be killed at any moment.
+            self._ensure_keeper()
         if server is None:
             cluster.prepare(self.data, sync=self._settings.get("fsync") != "off")
             server = self._launch()
@@ -233,10 +231,13 @@ class EmbeddedServer:
         cluster.configure(self.data, runner, {**sockets, **self._settings})
         log = cluster.log(self.data)
         deadline = time.monotonic() + LEFTOVER_SECONDS
+        launch = self.directory / postmaster.LAUNCH
         while True:
+            launch.touch()
             pid = self._run(runner, log)
             try:
                 server = self._await_ready(pid)
+                launch.unlink(missing_ok=True)
             except BaseException:
                 # It may have no pid file yet, without which nobody else finds it.
                 with contextlib.suppress(ProcessLookupError):

@@ -18,9 +18,11 @@ GATE = "gate.lock"
 HOLDERS = "holders.lock"
 KEEPER = "keeper.lock"
 KEPT = "kept"
+LAUNCH = "launch"
 
 FAST_SHUTDOWN_SECONDS = 60.0
 IMMEDIATE_SHUTDOWN_SECONDS = 10.0
+LAUNCH_SECONDS = 2.0
 _POLL_SECONDS = 0.005
 
 
@@ -58,6 +60,19 @@ def find(data: Path) -> Postmaster | None:
         return None
     state = lines[7].strip() if len(lines) > 7 else "starting"
     return Postmaster(pid, lines[2].strip(), Path(lines[4]), state)
+
+
+def find_launched(directory: Path) -> Postmaster | None:
+    """Return the server of `directory`, or None; the caller has the gate.
+
+    Where a launch was cut short by a kill, its server gets two seconds to show itself: it has no pid file at first.
+    """
+    launch = directory / LAUNCH
+    deadline = time.monotonic() + (LAUNCH_SECONDS if launch.exists() else 0.0)
+    while (server := find(directory / DATA)) is None and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    launch.unlink(missing_ok=True)
+    return server
 
 
 def stale(data: Path) -> bool:
@@ -178,7 +193,7 @@ def keeper(directory: Path) -> None:
         # A newcomer takes the gate first, then its share: the other order here would wait for it for ever.
         fcntl.flock(gate, fcntl.LOCK_EX)
         if unheld(holders):
-            server = find(directory / DATA)
+            server = find_launched(directory)
             if server is not None and not kept(directory, server):
                 stop(directory / DATA)
             # Off duty before the gate opens, so that the next start sees that it needs a keeper.

@@ -36,6 +36,20 @@ with server.hold() as url:
     sys.stdin.read()
 """
 
+# A process that starts the server of argv[1] and is killed right after the step argv[2].
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from onefold.infrastructure.embedded import EmbeddedServer
+step = getattr(EmbeddedServer, sys.argv[2])
+def last(*args):
+    step(*args)
+    os.kill(os.getpid(), signal.SIGKILL)
+setattr(EmbeddedServer, sys.argv[2], last)
+server = EmbeddedServer(Path(sys.argv[1]))
+server.start() if sys.argv[3] == "start" else server.hold().__enter__()
+"""
+
 
 class Holder:
     """A process of its own that holds the server of a home."""
@@ -273,6 +287,25 @@ def test_a_killed_holder_does_not_take_the_server_from_the_others(server: Embedd
     assert not server.status().running
 
 
+@pytest.mark.parametrize("call", ["start", "hold"])
+@pytest.mark.parametrize("step", ["_run", "_await_ready", "_ensure_database"])
+def test_a_starter_killed_on_its_way_leaves_no_server_behind(
+    server: EmbeddedServer, step: str, call: str
+) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(server.home), step, call], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert within(10, lambda: processes(server.home) == [])
+    with server.hold() as url, psycopg.connect(url) as connection:
+        connection.execute("SELECT 1")
+
+
+def test_a_server_whose_starter_was_killed_is_taken_over(server: EmbeddedServer) -> None:
+    subprocess.run([sys.executable, "-c", KILLED, str(server.home), "_run", "hold"], check=False)
+    with server.hold() as url, psycopg.connect(url) as connection:
+        connection.execute("SELECT 1")
+    assert within(10, lambda: processes(server.home) == [])
+
+
 def test_a_killed_keeper_is_replaced(server: EmbeddedServer, hold: Hold) -> None:
     first = hold(server.home)
     first.wait()
@@ -345,8 +378,8 @@ def test_a_preparation_that_was_killed_in_the_middle_heals(new_server: EmbeddedS
 
 
 def test_a_kept_server_stays_until_it_is_stopped(server: EmbeddedServer, hold: Hold) -> None:
-    url = server.start(keep=True)
-    assert server.start(keep=True) == url
+    url = server.start()
+    assert server.start() == url
     pid = server.status().pid
     with server.hold() as held:
         assert held == url
@@ -362,7 +395,7 @@ def test_a_kept_server_stays_until_it_is_stopped(server: EmbeddedServer, hold: H
 
 
 def test_keeping_one_run_does_not_keep_the_next(server: EmbeddedServer) -> None:
-    server.start(keep=True)
+    server.start()
     pid = server.status().pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
@@ -374,7 +407,7 @@ def test_keeping_one_run_does_not_keep_the_next(server: EmbeddedServer) -> None:
 
 def test_a_server_that_is_held_can_be_kept_and_can_be_stopped(server: EmbeddedServer) -> None:
     with server.hold():
-        server.start(keep=True)
+        server.start()
     assert server.status().running
     with server.hold() as url:
         connection = psycopg.connect(url)
@@ -437,7 +470,7 @@ def test_a_server_that_cannot_start_shows_the_end_of_its_log(shared_home: Path) 
         server.hold(),
     ):
         pass
-    assert processes(shared_home) == []
+    assert within(5, lambda: processes(shared_home) == [])
     with EmbeddedServer(shared_home).hold():
         pass
 

@@ -33,9 +33,6 @@ BATCH = 1000
 ATTEMPTS = 12
 """Tries of a batch against writers of the same streams; each loses only when another has won."""
 
-PATIENCE = 60
-"""Seconds to ask for the fate of a transaction whose answer was lost."""
-
 RETRIED = (
     VersionConflict,
     DuplicateEventId,
@@ -62,7 +59,8 @@ class _Decision:
     duplicate: int = 0
     conflicts: list[Conflict] = field(default_factory=list[Conflict])
     problems: list[Problem] = field(default_factory=list[Problem])
-    transaction: str = ""
+    first: EventMeta | None = None
+    """Where the first new event was put, if the transaction commits."""
 
     def enter(self, report: ImportReport) -> None:
         report.appended += self.appended
@@ -96,7 +94,6 @@ class Importer:
         self.listed = listed
         self.metadata = metadata
         self._turn = statement("import_turn")
-        self._status = statement("transaction_status")
 
     def run(
         self,
@@ -153,8 +150,6 @@ class Importer:
                 if attempt == ATTEMPTS or not lost(error):
                     raise
                 self.log.pool.check()
-                if self._committed(decision):
-                    break
             attempt += 1
             time.sleep(random.uniform(0.5, 1) * min(0.02 * 2**attempt, 2))  # noqa: S311 - only spreads tries
         return decision
@@ -164,10 +159,12 @@ class Importer:
         duplicate = 0
         conflicts: list[Conflict] = []
         new: list[tuple[UUID, Fact]] = []
-        decision.transaction = ""
         with self.log.pool.connection() as connection, connection.transaction():
-            (transaction,) = connection.execute(self._turn, (source,), prepare=True).fetchone() or ("",)
+            # An earlier try that is still under way on the server holds the turn until it has ended.
+            connection.execute(self._turn, (source,), prepare=True)
             known = self._known(connection, ids)
+            if _committed(decision, known):
+                return
             for event_id, fact in zip(ids, facts, strict=True):
                 there = known.get(event_id)
                 if there is None:
@@ -177,26 +174,9 @@ class Importer:
                     conflicts.append(_conflict(fact, differences))
                 else:
                     duplicate += 1
-            self._append(connection, new, source)
+            stored = self._append(connection, new, source)
             decision.appended, decision.duplicate, decision.conflicts = len(new), duplicate, conflicts
-            decision.transaction = transaction
-
-    def _committed(self, decision: _Decision) -> bool:
-        """Tell what became of a transaction whose answer was lost on the way."""
-        if not decision.transaction:
-            return False
-        until = time.monotonic() + PATIENCE
-        while True:
-            try:
-                with self.log.pool.connection() as connection:
-                    found = connection.execute(self._status, (decision.transaction,)).fetchone()
-            except psycopg.OperationalError as error:
-                if not lost(error) or time.monotonic() > until:
-                    raise
-            else:
-                if found is None or found[0] != "in progress" or time.monotonic() > until:
-                    return found is not None and found[0] == "committed"
-            time.sleep(0.05)
+            decision.first = stored[0].meta if stored else None
 
     def _known(self, connection: psycopg.Connection[Any], ids: Sequence[UUID]) -> dict[UUID, Known]:
         known: dict[UUID, Known] = {}
@@ -209,9 +189,9 @@ class Importer:
 
     def _append(
         self, connection: psycopg.Connection[Any], new: Sequence[tuple[UUID, Fact]], source: str
-    ) -> None:
+    ) -> list[Event]:
         if not new:
-            return
+            return []
         versions = self.log.versions(connection, list({fact.stream for _, fact in new}))
         events: list[Event] = []
         for event_id, fact in new:
@@ -219,7 +199,7 @@ class Importer:
             place = EventMeta(fact.stream, version, occurred_at=fact.occurred_at, event_id=event_id)
             events.append(fact.event.bound(place))
         metadata = {"source": source} if self.metadata is None else self.metadata
-        self.log.append(events, metadata=metadata, connection=connection)
+        return self.log.append(events, metadata=metadata, connection=connection)
 
     def _differences(self, there: Known, fact: Fact) -> tuple[Difference, ...]:
         found: list[Difference] = []
@@ -247,6 +227,19 @@ class Importer:
             left, right = getattr(stored, name), getattr(event, name)
             if left != right:
                 yield Difference(name, str(left), str(right))
+
+
+def _committed(decision: _Decision, known: Values[UUID, Known]) -> bool:
+    """Tell whether the log has what an earlier try of the batch appended before its answer was lost.
+
+    The number of a transaction would not tell: a server that crashed before the commit gives it out again. Nor would
+    the ids alone: another importer may have appended the same events since.
+    """
+    first = decision.first
+    if first is None or first.event_id is None or first.event_id not in known:
+        return False
+    there = known[first.event_id].event.meta
+    return (there.position, there.recorded_at) == (first.position, first.recorded_at)
 
 
 def _outcomes(mapping: Mapping, rows: Rows, report: ImportReport) -> Iterator[Outcome]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from threading import Barrier
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 
@@ -18,9 +23,11 @@ from onefold.domain.account import Account
 from onefold.domain.event import Event
 from onefold.domain.money import Money
 from onefold.domain.registry import Registry
+from onefold.infrastructure.embedded import EmbeddedServer
 from onefold.infrastructure.identity import event_id_of
 from onefold.infrastructure.postgres.errors import VersionConflict
 from onefold.infrastructure.postgres.log import EventLog
+from onefold.infrastructure.postgres.migrate import migrate
 from onefold.infrastructure.postgres.pool import open_pool
 from onefold.infrastructure.postgres.repository import Repository
 from onefold.infrastructure.reading import (
@@ -42,7 +49,6 @@ from onefold.infrastructure.reading import (
     each,
     reads,
 )
-from onefold.infrastructure.reading.importer import _Decision
 
 AT = datetime(1993, 1, 1, tzinfo=UTC)
 
@@ -549,26 +555,85 @@ def test_a_commit_whose_answer_was_lost_is_counted_as_what_it_was(
     def attempt_and_lose(self: Importer, *arguments: Any) -> None:
         attempt(self, *arguments)
         tries.append(1)
-        raise psycopg.OperationalError("the connection is lost")
+        if len(tries) % 2:
+            raise psycopg.OperationalError("the connection is lost")
 
     monkeypatch.setattr(Importer, "_attempt", attempt_and_lose)
     file = write(tmp_path, *(f"{number},a,in,1,,0" for number in range(10)), "0,a,in,9,,0", "0,a,in,1,,0")
     assert counters(Importer(log, batch=6).run(bank, [file])) == (12, 10, 1, 1, 0)
-    assert len(tries) == 2
+    assert len(tries) == 4
     assert balance(log, "a") == 10
 
 
-def test_a_transaction_that_was_rolled_back_is_not_taken_for_committed(log: EventLog) -> None:
-    importer = Importer(log)
-    statuses = {}
-    with log.pool.connection() as connection:
-        for outcome in ("COMMIT", "ROLLBACK"):
-            connection.execute("BEGIN")
-            (number,) = connection.execute("SELECT pg_current_xact_id()::text").fetchone() or ("",)
-            connection.execute(outcome)
-            statuses[outcome] = importer._committed(_Decision(transaction=number))
-    assert statuses == {"COMMIT": True, "ROLLBACK": False}
-    assert not importer._committed(_Decision())
+def test_a_batch_that_was_lost_and_then_appended_by_another_importer_is_a_duplicate(
+    log: EventLog, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path, *(f"{number},a,in,1,,0" for number in range(10)))
+    append, check = log.append, log.pool.check
+    others: list[ImportReport] = []
+
+    def append_and_lose(events: Sequence[Event], **options: Any) -> list[Event]:
+        stored = append(events, **options)
+        monkeypatch.setattr(log, "append", append)
+        terminate_others(database_url)
+        return stored
+
+    def check_late() -> None:
+        check()
+        monkeypatch.setattr(log.pool, "check", check)
+        with open_pool(database_url) as pool:
+            others.append(Importer(EventLog(pool)).run(bank, [file]))
+
+    monkeypatch.setattr(log, "append", append_and_lose)
+    monkeypatch.setattr(log.pool, "check", check_late)
+    assert counters(Importer(log).run(bank, [file])) == (10, 0, 10, 0, 0)
+    assert [counters(report) for report in others] == [(10, 10, 0, 0, 0)]
+    assert balance(log, "a") == 10
+
+
+def test_a_batch_that_a_crash_of_the_server_took_is_appended_again(
+    run_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the crash another transaction gets the number of the one that was lost, and is committed."""
+    home = run_home / "import-crash"
+    numbers: list[str] = []
+
+    def number(connection: psycopg.Connection[Any]) -> str:
+        (found,) = connection.execute("SELECT pg_current_xact_id()::text").fetchone() or ("",)
+        return str(found)
+
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, home, ignore_errors=True)
+        stack.callback(EmbeddedServer(home).stop)
+        url = stack.enter_context(EmbeddedServer(home).hold())
+
+        def crash() -> None:
+            pid = EmbeddedServer(home).status().pid
+            assert pid is not None
+            os.kill(pid, signal.SIGQUIT)
+            psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=20)
+            stack.enter_context(EmbeddedServer(home).hold())
+
+        with psycopg.connect(url, autocommit=True) as connection:
+            migrate(connection)
+            connection.execute("CHECKPOINT")
+        log = EventLog(stack.enter_context(open_pool(url)))
+        append = log.append
+
+        def append_and_crash(events: Sequence[Event], **options: Any) -> list[Event]:
+            stored = append(events, **options)
+            monkeypatch.setattr(log, "append", append)
+            numbers.append(number(options["connection"]))
+            crash()
+            with psycopg.connect(url, autocommit=True) as other:
+                numbers.extend(number(other) for _ in range(5))
+            return stored
+
+        monkeypatch.setattr(log, "append", append_and_crash)
+        file = write(tmp_path, *(f"{number},a,in,1,,0" for number in range(10)))
+        assert counters(Importer(log).run(bank, [file])) == (10, 10, 0, 0, 0)
+        assert numbers[0] in numbers[1:]
+        assert balance(log, "a") == 10
 
 
 def test_another_fault_of_the_database_is_not_tried_again(

@@ -1,1 +1,0 @@
-SELECT pg_xact_status(%b::xid8)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..domain.errors import OnefoldError
-from . import system_account
+from . import postmaster, system_account
 
 USER = "onefold"
 
@@ -35,6 +38,8 @@ SERVER_SETTINGS: Mapping[str, str] = {
 
 _CONFIGURATION = "onefold.conf"
 _LOG_BYTES = 4_000_000
+_PREPARE_SECONDS = 60.0
+_POLL_SECONDS = 0.02
 
 
 class EmbeddedServerError(OnefoldError):
@@ -74,17 +79,21 @@ def prepare(data: Path, *, sync: bool = True) -> None:
     if version(data) is not None:
         _check_version(data)
         return
-    if data.exists() and any(data.iterdir()):
+    if data.exists() and (not data.is_dir() or any(data.iterdir())):
+        found = "other files in it" if data.is_dir() else "a file"
         raise EmbeddedServerError(
-            f"expected {data} to be a PostgreSQL data directory, found other files in it; "
-            "move them, or set ONEFOLD_HOME to another folder"
+            f"expected {data} to be a PostgreSQL data directory, found {found}; "
+            "move that away, or set ONEFOLD_HOME to another folder"
         )
     # Built beside and renamed, so that a process killed in the middle leaves nothing that looks complete.
     fresh = data.with_suffix(".new")
-    shutil.rmtree(fresh, ignore_errors=True)
+    if fresh.exists():
+        with _locked(fresh):
+            shutil.rmtree(fresh)
     fresh.mkdir(mode=0o700)
     try:
-        _initialise(fresh, sync=sync)
+        with _locked(fresh) as lock:
+            _initialise(fresh, lock, sync=sync)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
@@ -138,7 +147,25 @@ def _check_version(data: Path) -> None:
         )
 
 
-def _initialise(fresh: Path, *, sync: bool) -> None:
+@contextmanager
+def _locked(fresh: Path) -> Iterator[int]:
+    """Have `fresh` alone; wait for the initdb of a process that was killed, which inherits the lock and goes on."""
+    lock = os.open(fresh, os.O_RDONLY)
+    try:
+        deadline = time.monotonic() + _PREPARE_SECONDS
+        while not postmaster.take(lock, fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                raise EmbeddedServerError(
+                    f"expected that nobody prepares {fresh} after {_PREPARE_SECONDS:.0f} seconds, found an initdb "
+                    "that a killed process left there; end it"
+                )
+            time.sleep(_POLL_SECONDS)
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _initialise(fresh: Path, lock: int, *, sync: bool) -> None:
     account = system_account.choose(fresh, fresh.parent, programs() / "postgres")
     account.own(fresh)
     command = [
@@ -162,6 +189,7 @@ def _initialise(fresh: Path, *, sync: bool) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
+        pass_fds=[lock],
     )
     if result.returncode != 0:
         raise EmbeddedServerError(

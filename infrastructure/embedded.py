@@ -57,11 +57,12 @@ class EmbeddedServer:
 
     Any number of processes and threads may use one home at once: the first to hold the server starts it, the last to
     leave stops it, also when holders are killed. `settings` are server settings beyond the durable defaults; they
-    take effect at the next start. Runs as an ordinary user or as root, on Linux and macOS.
+    take effect at the next start. Runs as an ordinary user or as root, on Linux and macOS. Raises EmbeddedServerError
+    for a `home` whose path has a line break or is not UTF-8.
     """
 
     def __init__(self, home: Path, *, settings: Mapping[str, str] | None = None) -> None:
-        self.home = Path(home).absolute()
+        self.home = _usable(Path(home).absolute())
         self.directory = self.home / "postgres"
         self.data = self.directory / postmaster.DATA
         self._settings = dict(settings or {})
@@ -135,10 +136,16 @@ class EmbeddedServer:
             ) from error
 
     def _open(self, name: str) -> int:
+        path = self.directory / name
         try:
-            descriptor = os.open(self.directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except PermissionError as error:
             raise self._not_yours() from error
+        except OSError as error:
+            raise EmbeddedServerError(
+                f"expected to open the file {path} for writing, found: {error.strerror}; mend that, or set "
+                "ONEFOLD_HOME to a folder that you may write to"
+            ) from error
         if os.geteuid() == 0:
             # In a user's home, root leaves nothing that the user cannot open.
             status = self.directory.stat()
@@ -350,6 +357,22 @@ class EmbeddedServer:
                 f"{status.st_uid} with mode {stat.filemode(status.st_mode)}; remove it"
             )
         return directory
+
+
+def _usable(home: Path) -> Path:
+    """Return `home` if PostgreSQL's own files, which are UTF-8 and read by lines, can name it."""
+    try:
+        str(home).encode()
+    except UnicodeEncodeError:
+        problem = "which is not UTF-8"
+    else:
+        if len(str(home).splitlines()) == 1:
+            return home
+        problem = "which has a line break"
+    raise EmbeddedServerError(
+        f"expected a home for the embedded server that PostgreSQL can name, found {str(home)!r}, {problem}; "
+        "set ONEFOLD_HOME to another folder"
+    )
 
 
 @contextmanager

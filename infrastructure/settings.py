@@ -37,15 +37,22 @@ class Settings:
         """Read ONEFOLD_DATABASE_URL and ONEFOLD_HOME from `env` (default: the process's environment).
 
         A variable that is missing or blank means the default: the embedded server, and `.onefold` in the current
-        folder. Raises SettingsError for a connection string that libpq cannot read; the value, which may hold a
-        password, is not in the message.
+        folder. Raises SettingsError for a home that cannot be a folder, and for a connection string that libpq cannot
+        read; the value, which may hold a password, is not in the message.
         """
         env = os.environ if env is None else env
         url = env.get(DATABASE_URL, "").strip() or None
         if url is not None:
             check_database_url(url)
-        home = Path(env.get(HOME, "").strip() or ".onefold").expanduser().absolute()
-        if home.exists() and not home.is_dir():
+        try:
+            home = Path(env.get(HOME, "").strip() or ".onefold").expanduser().absolute()
+            is_file = home.exists() and not home.is_dir()
+        except (OSError, RuntimeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise SettingsError(
+                f"{HOME} must name a folder; {env.get(HOME, '')!r} cannot: {reason}. Name another"
+            ) from error
+        if is_file:
             raise SettingsError(
                 f"{HOME} must name a folder; {home} is a file. Name a folder, or move the file"
             )
@@ -55,6 +62,13 @@ class Settings:
 def check_database_url(url: str) -> None:
     """Raise SettingsError unless libpq can read `url` as a connection string."""
     expected = f"{DATABASE_URL} must look like postgresql://user:password@host:5432/database"
+    try:
+        url.encode()
+    except UnicodeEncodeError:
+        # The cause quotes the value, which may hold a password.
+        raise SettingsError(
+            f"{expected}; its value is not UTF-8. Percent-encode special characters in user and password"
+        ) from None
     scheme, separator, _ = url.partition("://")
     if separator and "=" not in scheme and scheme not in ("postgresql", "postgres"):
         raise SettingsError(f"{expected}; its scheme is {scheme!r}. Use the URL of a PostgreSQL server")

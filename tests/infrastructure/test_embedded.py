@@ -377,6 +377,20 @@ def test_a_preparation_that_was_killed_in_the_middle_heals(new_server: EmbeddedS
     assert not (new_server.directory / "data.new").exists()
 
 
+def test_a_preparation_that_goes_on_without_its_starter_is_waited_for(new_server: EmbeddedServer) -> None:
+    script = (
+        "import sys; from onefold.infrastructure.embedded import *; EmbeddedServer(Path(sys.argv[1])).start()"
+    )
+    starter = subprocess.Popen([sys.executable, "-c", script, str(new_server.home)])
+    fresh = new_server.directory / "data.new"
+    assert within(20, lambda: (fresh / "base").exists())
+    starter.kill()
+    starter.wait()
+    with new_server.hold() as url, psycopg.connect(url) as connection:
+        connection.execute("SELECT 1")
+    assert not fresh.exists()
+
+
 def test_a_kept_server_stays_until_it_is_stopped(server: EmbeddedServer, hold: Hold) -> None:
     url = server.start()
     assert server.start() == url
@@ -440,6 +454,34 @@ def test_the_home_may_have_any_path(base: Path, hold: Hold, name: str) -> None:
     assert not (socket / ".s.PGSQL.5432").exists()
     # A folder for the socket outside the home does not outlive the server.
     assert socket.exists() == (socket.parent == server.directory)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"), [("new\nline", "line break"), ("a\u2028b", "line break"), ("\udcff", "UTF-8")]
+)
+def test_a_home_that_postgresql_cannot_name_is_refused(base: Path, name: str, problem: str) -> None:
+    with pytest.raises(EmbeddedServerError, match=f"can name.*{problem}; set ONEFOLD_HOME"):
+        EmbeddedServer(base / name)
+
+
+def test_a_data_folder_that_is_a_file_is_refused(new_server: EmbeddedServer) -> None:
+    new_server.directory.mkdir(parents=True)
+    new_server.data.write_text("dear")
+    with pytest.raises(EmbeddedServerError, match="data directory, found a file"), new_server.hold():
+        pass
+    assert new_server.data.read_text() == "dear"
+
+
+@pytest.mark.parametrize("name", [postmaster.GATE, postmaster.HOLDERS, postmaster.KEEPER])
+def test_a_lock_that_cannot_be_opened_is_named(server: EmbeddedServer, name: str) -> None:
+    lock = server.directory / name
+    lock.unlink(missing_ok=True)
+    lock.mkdir()
+    try:
+        with pytest.raises(EmbeddedServerError, match=rf"open the file .*{name}.*directory"), server.hold():
+            pass
+    finally:
+        lock.rmdir()
 
 
 def test_a_socket_folder_that_somebody_else_prepared_is_refused(base: Path) -> None:

@@ -51,6 +51,7 @@ def test_what_libpq_reads_is_accepted(url: str) -> None:
         ("ada:secret@db.example", "libpq cannot read"),
         ("postgresql://ada:secret%zz@db.example/shop", "libpq cannot read"),
         ("postgresql://ada:secret@db.example/shop?colour=red", "libpq cannot read"),
+        ("postgresql://ada:secret\udcff@db.example/shop", "is not UTF-8"),
         ("postgresql://ada:secret@db.example:port/shop", "its port is 'port'"),
         ("postgresql://ada:secret@db.example:70000/shop", "its port is '70000'"),
     ],
@@ -72,3 +73,12 @@ def test_a_home_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("")
     with pytest.raises(SettingsError, match="is a file"):
         Settings.from_env({"ONEFOLD_HOME": str(tmp_path / "home")})
+
+
+@pytest.mark.parametrize(
+    ("home", "found"),
+    [("~nobody-of-that-name/shop", "home directory"), ("d" * 300, "name too long")],
+)
+def test_a_home_that_no_folder_can_have_is_refused(home: str, found: str) -> None:
+    with pytest.raises(SettingsError, match=f"(?i)must name a folder.*{found}"):
+        Settings.from_env({"ONEFOLD_HOME": home})

@@ -46,7 +46,7 @@ class Run:
     waiting: bool = False
     failure: str | None = None
     failed_event: FailedEvent | None = None
-    error: Exception | None = field(default=None, repr=False)
+    error: BaseException | None = field(default=None, repr=False)
     awaits_rebuild: bool = False
     _seen: Progress | None = field(default=None, repr=False)
     _counted: tuple[int, int] = field(default=(0, 0), repr=False)
@@ -151,7 +151,7 @@ class Runner:
             run.failure, run.failed_event, run.error = str(error), error.event, error
         except OnefoldError as error:
             run.failure, run.error = str(error), error
-        except Exception as error:  # noqa: BLE001 - whatever ends one projection must not end the others
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - what ends one projection must not end the others
             run.failure = f"projection {run.projection}: {type(error).__name__}: {one_line(error)}"
             run.error = error
         if self._on_end is not None:
@@ -175,7 +175,7 @@ class Runner:
         """Wait until the projection was rebuilt; false when asked to stop before."""
         while not self._stopping.wait(LOOK):
             with (
-                contextlib.suppress(ReadModelChanged, psycopg.OperationalError),
+                contextlib.suppress(ReadModelChanged, psycopg.Error),
                 connected(self._url) as connection,
             ):
                 prepare(connection, projection)

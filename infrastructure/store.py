@@ -16,6 +16,7 @@ from ..projections.app import App
 from ..projections.engine import Progress
 from ..projections.projection import AnyProjection, Projection
 from ..projections.row import Row
+from .backoff import Backoff
 from .connection import connected, without_password
 from .embedded import database_url
 from .postgres.errors import VersionConflict
@@ -95,7 +96,7 @@ class Store:
         command: Callable[[A], object],
         *,
         metadata: Mapping[str, Any] | None = None,
-        tries: int = 5,
+        tries: int = 10,
     ) -> A:
         """Load the aggregate, call `command` with it, and save what it decided; return the aggregate.
 
@@ -104,6 +105,7 @@ class Store:
         """
         if tries < 1:
             raise ValueError(f"tries must be 1 or more, found {tries}")
+        backoff = Backoff(0.002, 0.2)
         for attempt in range(1, tries + 1):
             aggregate = self.get(aggregate_class, key)
             command(aggregate)
@@ -112,6 +114,7 @@ class Store:
             except VersionConflict:
                 if attempt == tries:
                     raise
+                time.sleep(backoff.next())
             else:
                 return aggregate
         raise AssertionError("unreachable")

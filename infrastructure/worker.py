@@ -135,8 +135,12 @@ class Worker:
                 else:
                     seen = self._wait(seen, POLL)
 
-    def rebuild(self) -> Progress:
-        """Make the tables anew and apply the whole log; raises `Fenced` if another worker does not let go."""
+    def rebuild(self, *, patience: float = 30.0) -> Progress:
+        """Make the tables anew and apply the whole log; raises `Fenced` if another worker does not let go.
+
+        Waits up to `patience` seconds for an append that is open in front of the log's end; `Progress.waiting` is
+        true if it is still open then.
+        """
         with self._closing():
             model = self._connected(rebuilding=True)[1]
             deadline = time.monotonic() + 2 * self.projection.lease
@@ -147,8 +151,18 @@ class Worker:
             model.reset()
             if self._engine is not None:
                 self._engine.forget()
+            engine = self._connected()[0]
+            deadline = time.monotonic() + patience
             try:
-                return self._connected()[0].run(self._stopping.is_set)
+                progress = engine.run(self._stopping.is_set)
+                while progress.waiting and not self._stopping.is_set() and time.monotonic() < deadline:
+                    self._stopping.wait(0.02)
+                    more = engine.run(self._stopping.is_set)
+                    more.applied += progress.applied
+                    more.duplicates += progress.duplicates
+                    more.read += progress.read
+                    progress = more
+                return progress
             except ProjectionFailed as error:
                 model.note_failure(error.event)
                 raise

@@ -22,7 +22,7 @@ from ..domain.registry import Decode
 from .errors import FailedEvent, Failure, ProjectionFailed, RowRefused
 from .guards import DUPLICATE, judge
 from .ports import Checkpoint, Kept, Key, LogReader, Page, ReadModel, Record
-from .projection import AnyProjection, Projection
+from .projection import AnyProjection, Handler, Projection
 
 PAGE = 20_000
 """Events in a page while there is a backlog."""
@@ -32,6 +32,9 @@ PATIENCE = 0.3
 
 CACHED_ROWS = 100_000
 """Rows kept in memory between pages; above it they are dropped once everything is written."""
+
+REASON = 2_000
+"""Letters of an exception's text that are kept."""
 
 _NOTHING: Kept = (-1, None)
 T = TypeVar("T")
@@ -147,7 +150,7 @@ class Folder:
                     if fold is None:
                         continue
                 after = fold(row, event)
-            except Exception as error:  # noqa: BLE001 - whatever a user's fold raises stops the projection
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a fold raises stops it
                 failure = failed(record, self._named(record, error))
                 break
             applied += 1
@@ -172,7 +175,7 @@ class Folder:
                 try:
                     event = self._decode(record)
                     key = key_of(event) if type(event) in self._projection.folds else None
-                except Exception as error:  # noqa: BLE001 - whatever a user's key raises stops the projection
+                except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's key raises stops it
                     return keyed, failed(record, error)
                 if key is not None:
                     keyed.append((key, record))
@@ -181,7 +184,7 @@ class Folder:
     def _decode(self, record: Record) -> Event:
         return self._projection.registry.decode(record[7], record[5], record[8], _tuple(EventMeta, record))
 
-    def _named(self, record: Record, error: Exception) -> Exception:
+    def _named(self, record: Record, error: BaseException) -> BaseException:
         """Return the error that names the event, if it is the event that cannot be decoded."""
         try:
             self._decode(record)
@@ -285,6 +288,9 @@ class Engine:
         progress: Progress,
         behind: _Beside[Checkpoint] | None = None,
     ) -> Checkpoint:
+        if isinstance(self.projection, Handler):
+            self._settle(behind)
+            return self._handle(page, checkpoint, progress)
         work = self._work(page, behind)
         self._settle(behind)
         if behind is None or work.failure is not None:
@@ -299,6 +305,18 @@ class Engine:
             self.on_page(progress)
         if work.failure is not None:
             raise ProjectionFailed(self.projection.name, work.failure.event) from work.failure.cause
+        return moved
+
+    def _handle(self, page: Page, checkpoint: Checkpoint, progress: Progress) -> Checkpoint:
+        """Run handlers over a page, or over as much of it as a part of the lease allows."""
+        moved = self.model.handle(page, checkpoint)
+        done = [record for record in page.records if record[0] <= moved.position]
+        types = self.projection.types() or frozenset()
+        progress.position = moved.position
+        progress.read += len(done)
+        progress.applied += sum(record[7] in types for record in done)
+        if self.on_page is not None:
+            self.on_page(progress)
         return moved
 
     def _work(self, page: Page, behind: _Beside[Checkpoint] | None) -> _Work:
@@ -382,6 +400,11 @@ class _Beside(Generic[T]):
 
 
 def failed(record: Record, error: BaseException) -> Failure:
-    """Return the failure of a record's event; its reason is one line."""
-    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    """Return the failure of a record's event; its reason is one line that any database can keep."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - the exception is the user's, and so is what it says of itself
+        text = "(it cannot be shown)"
+    line = " ".join(f"{type(error).__name__}: {text[:REASON]}".split()).replace("\x00", "\\x00")
+    reason = line.encode("utf-8", "backslashreplace").decode()
     return Failure(FailedEvent(record[7], record[6], record[1], record[0], reason), error)

@@ -152,6 +152,12 @@ class Projection(BaseProjection, Generic[R]):
             raise ProjectionKeyError(
                 f"projection {self.name}: expected a key of ({', '.join(fields)}), found {key!r}"
             )
+        for part in key:
+            if part != part:  # noqa: PLR0124
+                raise ProjectionKeyError(
+                    f"projection {self.name}: expected a key that equals itself, found {key!r}; "
+                    "PostgreSQL holds all NaN for one key, Python for many: leave the event out, or give it another key"
+                )
         return key
 
     def fold(self, events: Iterable[Event]) -> dict[Key, R]:

@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict
 
 from ..domain.errors import DeclarationError
 
+# What every table of PostgreSQL has already.
+_SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
+_NAME_BYTES = 63
 _set = object.__setattr__
 _new = object.__new__
 
@@ -50,6 +53,19 @@ class Row(BaseModel):
             raise DeclarationError(
                 f"{cls.__name__}: field {min(taken)!r} has a name that Row uses; rename it"
             )
+        system = _SYSTEM_COLUMNS & set(cls.model_fields)
+        if system:
+            raise DeclarationError(
+                f"{cls.__name__}: field {min(system)!r} has the name of a column that every table has; rename it"
+            )
+        columns: dict[str, str] = {}
+        for name in cls.model_fields:
+            other = columns.setdefault(_column_name(name), name)
+            if other != name:
+                raise DeclarationError(
+                    f"{cls.__name__}: fields {other!r} and {name!r} are one column, because PostgreSQL keeps "
+                    f"{_NAME_BYTES} bytes of a name; rename one of them"
+                )
         if cls.__private_attributes__:
             raise DeclarationError(
                 f"{cls.__name__}: {min(cls.__private_attributes__)!r} would not be kept in the table; "
@@ -81,3 +97,7 @@ class Row(BaseModel):
         if name == "__pydantic_fields_set__":
             return set(self.__dict__)
         raise AttributeError(f"{type(self).__name__} has no field {name!r}")
+
+
+def _column_name(field: str) -> str:
+    return field.encode()[:_NAME_BYTES].decode(errors="ignore")

@@ -24,6 +24,9 @@ from .sql import statement
 from .table import PackedRows, Table
 
 MOVE = "SELECT onefold.move_checkpoint(%s, %s, %s, %s, %s, %s)"
+SHARE = 0.3
+"""Part of its lease that a worker gives to the handlers of one transaction; the session ends after a whole one."""
+
 FENCED = "OF001"
 """SQLSTATE of a checkpoint that is no longer where its worker has left it; see migration 0001."""
 
@@ -183,15 +186,17 @@ class ReadModelStore:
 
     def handle(self, page: Page, at: Checkpoint) -> Checkpoint:
         """Run the projection's statements or handlers over a page, and move the checkpoint, in one transaction."""
-        projection = self.projection
+        projection, reached = self.projection, page.upto
         with self._fenced(at), self._writer.transaction():
-            self._writer.execute(MOVE, self._move(at, page.upto), prepare=True)
+            # First the fence, from here to here: nothing of a worker that was replaced may run.
+            self._writer.execute(MOVE, self._move(at, at.position), prepare=True)
             if isinstance(projection, Handler):
-                self._run_handlers(projection, page)
+                reached = self._run_handlers(projection, page)
             elif not isinstance(projection, Projection):
                 for text in projection.statements:
                     self._writer.execute(text.encode(), {"after": page.after, "upto": page.upto})
-        return self._moved(at, page.upto)
+            self._writer.execute(MOVE, self._move(at, reached), prepare=True)
+        return self._moved(at, reached)
 
     def note_failure(self, event: FailedEvent) -> int:
         """Keep the failure for the status; return how many times in a row the projection has failed."""
@@ -234,11 +239,17 @@ class ReadModelStore:
         self._held = None
         self._writer.execute(statement("release"), self._who)
 
-    def _run_handlers(self, projection: Handler, page: Page) -> None:
+    def _run_handlers(self, projection: Handler, page: Page) -> int:
+        """Return the position reached: the end of the page, or where a part of the lease had passed."""
         handlers, types = projection.handlers, projection.types() or frozenset()
+        deadline = time.monotonic() + SHARE * projection.lease
+        handled = False
         for record in page.records:
             if record[7] not in types:
                 continue
+            if handled and time.monotonic() > deadline:
+                return record[0] - 1
+            handled = True
             try:
                 event = self._reader.event(record)
                 handler = handlers.get(type(event))
@@ -251,8 +262,9 @@ class ReadModelStore:
                 if isinstance(error, REFUSALS):
                     raise HandlerFailed(error) from error
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise HandlerFailed(error) from error
+        return page.upto
 
     def _move(self, at: Checkpoint, upto: int) -> tuple[Any, ...]:
         who = self._who

@@ -1,3 +1,10 @@
 SELECT position, version, occurred_at, recorded_at, event_id, schema_version, stream, type,
     CASE WHEN type = ANY (%b::text[]) THEN data::text END, metadata::text
-FROM {log} WHERE position > %b ORDER BY position LIMIT %b
+FROM (
+    -- A page ends with the event that takes it over 16 MB as stored, so that large events do not fill the memory.
+    SELECT l.*, sum(coalesce(pg_column_size(data), 0)) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING)
+        - coalesce(pg_column_size(data), 0) AS before
+    FROM {log} l WHERE position > %b ORDER BY position LIMIT %b
+) page
+WHERE before < 16777216
+ORDER BY position

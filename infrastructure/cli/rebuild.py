@@ -32,7 +32,8 @@ def rebuild(
     """Make a projection's tables anew and fold the whole log into them.
 
     Plain: the tables are emptied first, and readers see them fill up. Stop the workers of this projection before;
-    they may be started again at once, and go on where the rebuild has ended.
+    they may be started again at once, and go on where the rebuild has ended. One that waits for this rebuild goes
+    on by itself.
     """
     chosen = load_app(app).projection(projection)
     part = App(projections=[chosen])

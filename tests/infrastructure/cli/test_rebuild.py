@@ -53,6 +53,16 @@ def test_a_failing_event_is_named_and_kept_for_the_status(
     assert state == "stopped by failure"
 
 
+def test_debugging_a_rebuild_shows_the_line_of_a_fold_that_fails(
+    store: Store, application: Path, start: Commands
+) -> None:
+    deposits(store, "1", 13)
+    said = start("rebuild", "picky", "--app", "mine:app", "--debug", cwd=application).end(None)
+    assert said.code == 1
+    assert f'File "{application / "mine.py"}", line' in said.err
+    assert said.err.splitlines()[-1].startswith("onefold: projection picky failed")
+
+
 def test_a_projection_that_a_worker_runs_is_left_alone(
     onefold: Onefold,
     store: Store,

@@ -153,7 +153,7 @@ class Projection(BaseProjection, Generic[R]):
                 f"projection {self.name}: expected a key of ({', '.join(fields)}), found {key!r}"
             )
         for part in key:
-            if part != part:  # noqa: PLR0124
+            if part != part:
                 raise ProjectionKeyError(
                     f"projection {self.name}: expected a key that equals itself, found {key!r}; "
                     "PostgreSQL holds all NaN for one key, Python for many: leave the event out, or give it another key"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -347,3 +348,10 @@ def test_another_schema_version_of_an_event_is_another_read_model_for_sql_alone(
     (old_sql, old_fold), (new_sql, new_fold) = made(1), made(2)
     assert old_sql != new_sql
     assert old_fold == new_fold
+
+
+@pytest.mark.parametrize("key", [("a", float("nan")), (Decimal("NaN"), "b"), ("a", Decimal("sNaN"))])
+def test_a_key_that_is_not_a_number_is_refused(key: tuple[object, ...]) -> None:
+    shelves = Projection("shelves", Loans, key=lambda _: key)
+    with pytest.raises(ProjectionKeyError, match="projection shelves: expected a key"):
+        shelves.key_of(Event())

@@ -132,3 +132,24 @@ def test_an_evolved_row_does_everything_that_a_row_does() -> None:
     with pytest.raises(AttributeError, match="Place has no field 'colour'"):
         row.colour  # noqa: B018
     assert not hasattr(row, "colour")
+
+
+@pytest.mark.parametrize("name", ["tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"])
+def test_a_field_with_the_name_of_a_system_column_is_refused(name: str) -> None:
+    with pytest.raises(DeclarationError, match=f"Wrong: field '{name}' has the name of a column that every"):
+        type(Row)("Wrong", (Row,), {"__annotations__": {name: str}, "__module__": __name__})
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("a" * 63 + "b", "a" * 63 + "c"), ("a" * 63, "a" * 64), ("a" * 62 + "é", "a" * 62 + "ü")],
+)
+def test_fields_that_postgresql_keeps_under_one_name_are_refused(one: str, other: str) -> None:
+    names = {"__annotations__": {one: str, other: str}, "__module__": __name__}
+    with pytest.raises(DeclarationError, match=f"Wrong: fields '{one}' and '{other}' are one column"):
+        type(Row)("Wrong", (Row,), names)
+
+
+def test_names_that_differ_in_their_first_63_bytes_are_kept() -> None:
+    names = {"__annotations__": {"a" * 62 + "b": str, "a" * 62 + "c": str}, "__module__": __name__}
+    assert len(type(Row)("Long", (Row,), names).model_fields) == 2

@@ -55,7 +55,7 @@ def read_in(
             bars.update(
                 task,
                 completed=done.bytes_read,
-                total=done.bytes_total,
+                total=done.bytes_total or None,
                 description=f"{counted(done.rows, 'row')}, {counted(done.events, 'event')}",
             )
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import codecs
 import csv
+import errno
 import gzip
 import json
+import os
+import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -48,19 +51,19 @@ class Format:
     def __post_init__(self) -> None:
         if self.delimiter != "auto" and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
             raise DeclarationError(f'delimiter must be one character or "auto", found {self.delimiter!r}')
-        try:
-            codecs.lookup(self.encoding)
-        except LookupError:
+        if not _reads_text(self.encoding):
             raise DeclarationError(
-                f"encoding {self.encoding!r} is not known; give one such as 'utf-8' or 'cp1252'"
-            ) from None
+                f"encoding {self.encoding!r} is not known as one of text files; "
+                "give one such as 'utf-8' or 'cp1252'"
+            )
 
 
 class Rows:
     """The rows of several files, one after the other; each file is read once, as the rows are asked for.
 
     `columns` grows by the column names of each file whose header was read, `read` by each row. `bytes_read` and
-    `bytes_total` are of the files on disk. Raises `InputFileError` at once for a file that cannot be opened.
+    `bytes_total` are of the files on disk, without pipes. Raises `InputFileError` at once for a file that cannot be
+    opened.
     """
 
     def __init__(
@@ -82,8 +85,7 @@ class Rows:
         self._given: Iterable[Row] | None = None
         for file in self._files:
             try:
-                with Path(file).open("rb"):
-                    self.bytes_total += Path(file).stat().st_size
+                self.bytes_total += _size(Path(file))
             except OSError as error:
                 raise InputFileError(file, error.strerror or str(error)) from error
 
@@ -114,7 +116,8 @@ class Rows:
                 yield row
         for file in self._files:
             with ExitStack() as stack:
-                raw = self._open = stack.enter_context(Path(file).open("rb"))
+                raw = stack.enter_context(Path(file).open("rb"))
+                self._open = raw if raw.seekable() else None
                 source: BufferedReader | gzip.GzipFile = raw
                 if raw.peek(2)[:2] == GZIP:
                     source = stack.enter_context(gzip.GzipFile(fileobj=raw))
@@ -122,7 +125,7 @@ class Rows:
                 yield from self._jsonl(file, lines) if self._is_jsonl(file) else self._csv(file, lines)
                 if lines.damage:
                     yield Row(file, lines.number + 1, self._salvage(lines.rest, file), lines.damage)
-                self._done += raw.tell()
+                self._done = self.bytes_read
                 self._open = None
 
     def _is_jsonl(self, file: str) -> bool:
@@ -262,22 +265,48 @@ class _Lines:
         if codecs.lookup(encoding).name == "utf-8":
             encoding = "utf-8-sig"
         decoder = codecs.getincrementaldecoder(encoding)("onefold.mark")
-        rest = ""
+        # The parts of a line that is not at its end yet: joined once, since a line may be as long as the file.
+        parts: list[str] = []
         while True:
             try:
                 chunk = source.read1(CHUNK)
-            except (OSError, EOFError, zlib.error) as error:
+                text = decoder.decode(chunk, not chunk)
+            except (OSError, EOFError, zlib.error, UnicodeError) as error:
                 self.damage = f"the file cannot be read beyond this line: {error}"
-                self.rest = rest
+                self.rest = "".join(parts)
                 return
-            lines = (rest + decoder.decode(chunk, not chunk)).split("\n")
-            rest = lines.pop()
-            for line in lines:
-                yield line + "\n"
+            first, *lines = text.split("\n")
+            parts.append(first)
+            if lines:
+                yield "".join(parts) + "\n"
+                parts = [lines.pop()]
+                for line in lines:
+                    yield line + "\n"
             if not chunk:
                 break
-        if rest:
+        if rest := "".join(parts):
             yield rest
+
+
+def _size(file: Path) -> int:
+    """Return the size of a file that can be opened, 0 for a pipe: it can be opened but once, and waits for a writer."""
+    found = file.stat()
+    if stat.S_ISFIFO(found.st_mode):
+        if not os.access(file, os.R_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return 0
+    with file.open("rb"):
+        return found.st_size
+
+
+def _reads_text(encoding: str) -> bool:
+    """Tell whether an encoding makes text of any bytes; some make bytes, or end at what they do not know."""
+    text = "a,b\n"
+    try:
+        encoded = text.encode(encoding)
+        return codecs.getincrementaldecoder(encoding)("onefold.mark").decode(encoded, True) == text
+    except (LookupError, ValueError):
+        return False
 
 
 def _plain(error: csv.Error) -> str:

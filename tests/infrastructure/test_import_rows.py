@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -278,6 +283,58 @@ def test_a_delimiter_is_one_character(delimiter: str) -> None:
 def test_an_encoding_is_one_that_python_knows() -> None:
     with pytest.raises(DeclarationError, match="encoding 'utf-9' is not known"):
         Format(encoding="utf-9")
+
+
+@pytest.mark.parametrize("encoding", ["base64", "bz2", "rot13", "idna", "punycode", "undefined", "utf\0"])
+def test_an_encoding_is_one_of_text(encoding: str) -> None:
+    with pytest.raises(DeclarationError, match="is not known as one of text files"):
+        Format(encoding=encoding)
+
+
+def test_a_file_without_the_mark_that_its_encoding_begins_with_is_told(file: Path) -> None:
+    ((line, values, fault),) = read(file, "id\n1\n".encode("utf-16-le"), encoding="utf-16")
+    assert (line, values) == (1, {})
+    assert "cannot be read beyond this line" in fault
+    assert "BOM" in fault
+
+
+@contextmanager
+def piped(path: Path, content: bytes) -> Iterator[Path]:
+    """A named pipe to which another thread writes as soon as it is read."""
+    os.mkfifo(path)
+    with ThreadPoolExecutor(1) as threads:
+        written = threads.submit(path.write_bytes, content)
+        yield path
+        written.result()
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_pipe_is_read_once_and_has_no_size(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    plain = tmp_path / "plain.csv"
+    plain.write_text("id\n1\n2\n")
+    told: list[int] = []
+    content = pack(b"id\n" + b"7\n" * 4000)
+    with piped(tmp_path / "rows.csv", content) as pipe:
+        rows = Rows([plain, pipe], tick=lambda: told.append(rows.bytes_read))
+        assert sum(1 for _ in rows) == 4002
+    assert (told, rows.bytes_read, rows.bytes_total) == ([7, 7], 7, 7)
+
+
+def test_a_pipe_without_a_writer_is_not_opened_before_it_is_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rows.csv")
+    assert Rows([tmp_path / "rows.csv"]).bytes_total == 0
+
+
+def test_a_line_as_long_as_the_file_is_read_in_a_time_like_its_length(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    seconds = []
+    for size in (8_000_000, 64_000_000):
+        path.write_bytes(b'{"a": "' + b"x" * size + b'"}\n')
+        started = time.process_time()
+        assert [len(row["a"]) for row in Rows([path])] == [size]
+        seconds.append(time.process_time() - started)
+    # A text joined anew for each chunk took 64 times as long.
+    assert seconds[1] < seconds[0] * 24 + 0.5
 
 
 fields = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12).filter(

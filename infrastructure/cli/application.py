@@ -54,11 +54,11 @@ def _import(module_name: str, reference: str) -> object:
                 "name one that is installed, or one in the current folder"
             ) from error
         raise _broken(reference, module_name, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _broken(reference, module_name, error) from error
 
 
-def _broken(reference: str, module_name: str, error: Exception) -> AppNotFound:
+def _broken(reference: str, module_name: str, error: BaseException) -> AppNotFound:
     text = " ".join(str(error).split())
     return AppNotFound(
         f"application {reference}: importing {module_name} failed with {type(error).__name__}: {text}; "

@@ -31,7 +31,7 @@ class MappingFailed(OnefoldError):
     What was appended before stays; after a repair the same files can be read in again.
     """
 
-    def __init__(self, source: str, place: str, appended: int, error: Exception) -> None:
+    def __init__(self, source: str, place: str, appended: int, error: BaseException) -> None:
         events = "1 event was" if appended == 1 else f"{appended} events were"
         super().__init__(
             f"mapping {source} failed at {place} with {type(error).__name__}: {error}; "

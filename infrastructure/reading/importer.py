@@ -249,7 +249,7 @@ def _outcomes(mapping: Mapping, rows: Rows, report: ImportReport) -> Iterator[Ou
             outcome = next(outcomes)
         except StopIteration:
             return
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise MappingFailed(mapping.source, rows.place, report.appended, error) from error
         yield outcome
 

@@ -15,7 +15,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from ...domain.errors import DeclarationError
-from ...domain.event import Event
+from ...domain.event import Event, flaw_of_text
 from ...domain.instant import ensure_aware
 from .errors import MappingError, UnreadableValue
 from .row import Row
@@ -53,6 +53,9 @@ class Fact:
             raise ValueError(
                 f"the stream's name has {len(stream)} characters, expected at most {LONGEST_STREAM}"
             )
+        for part, text in (("key of a fact", f"{key}"), ("stream's name", stream)):
+            if flaw := flaw_of_text(text):
+                raise ValueError(f"the {part} {flaw}, which PostgreSQL cannot hold")
         if owner is not None and stream.partition("/")[0] != owner.category:
             raise ValueError(
                 f"event {event.event_name} belongs to a stream {owner.category}/..., found {stream!r}; "
@@ -229,7 +232,7 @@ def _run(path: Path, reference: str) -> object:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise MappingError(
             f"mapping {reference}: running {path} failed with {type(error).__name__}: {error}"

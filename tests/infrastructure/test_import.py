@@ -301,6 +301,36 @@ def test_a_mapping_that_is_no_generator_is_told_so(log: EventLog, tmp_path: Path
     assert log.load("account/a") == []
 
 
+def test_a_mapping_that_would_end_the_program_fails_instead(log: EventLog, tmp_path: Path) -> None:
+    @each
+    def ending(row: Row) -> Iterator[Fact]:
+        raise SystemExit(0)
+
+    with pytest.raises(MappingFailed, match=r"failed at .*bank\.csv:2 with SystemExit: 0"):
+        Importer(log).run(reads("bank")(ending), [write(tmp_path, "1,a,in,1,,0")])
+
+
+@pytest.mark.parametrize("text", ["\0", "\ud800"])
+def test_a_row_whose_key_or_stream_no_log_can_keep_is_unreadable(
+    log: EventLog, tmp_path: Path, text: str
+) -> None:
+    @reads("bank")
+    @each
+    def odd(row: Row) -> Iterator[Fact]:
+        key = text if row["id"] == "1" else row["id"]
+        stream = f"account/{text if row['id'] == '2' else 'a'}"
+        yield Fact(key, stream, Account.Deposited(amount=Money.of(1, "CZK")), AT)
+
+    file = write(tmp_path, *(f"{number},a,in,1,,0" for number in range(1, 4)))
+    report = Importer(log).run(odd, [file])
+    assert counters(report) == (3, 1, 0, 0, 2)
+    flaw = "contains a NUL character" if text == "\0" else "contains a lone surrogate"
+    assert [problem.reason for problem in report.unreadable_rows] == [
+        f"the key of a fact {flaw}, which PostgreSQL cannot hold (ValueError)",
+        f"the stream's name {flaw}, which PostgreSQL cannot hold (ValueError)",
+    ]
+
+
 def test_values_that_no_log_can_keep_are_listed_with_the_facts_of_their_row(
     log: EventLog, tmp_path: Path
 ) -> None:

@@ -221,6 +221,7 @@ def test_a_file_that_declares_events_can_be_loaded_again(tmp_path: Path) -> None
             "empty.py has nothing named mapping; of mappings it has none; declare one with @reads",
         ),
         ("broken.py:mapping", "running broken.py failed with ZeroDivisionError: division by zero"),
+        ("ending.py:mapping", "running ending.py failed with SystemExit: 0"),
         ("wrong.py:mapping", "running wrong.py failed with SyntaxError"),
     ],
 )
@@ -233,6 +234,7 @@ def test_a_mapping_that_cannot_be_loaded_says_why(
         "shop.txt": MODULE,
         "empty.py": "",
         "broken.py": "1 / 0",
+        "ending.py": "raise SystemExit(0)",
         "wrong.py": "def",
     }.items():
         Path(name).write_text(text)

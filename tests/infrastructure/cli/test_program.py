@@ -72,6 +72,7 @@ def test_wrong_use_exits_with_2(onefold: Onefold, line: str) -> None:
         ("mine", "expected an application as MODULE:NAME, found 'mine'"),
         ("mine:", "expected an application as MODULE:NAME"),
         ("../mine:app", "expected an application as MODULE:NAME"),
+        ("ending:app", "importing ending failed with SystemExit: 0"),
         ("broken:app", "importing broken failed with ZeroDivisionError: division by zero"),
         (
             "lacking:app",
@@ -83,6 +84,7 @@ def test_an_application_that_cannot_be_found_is_explained_in_one_line(
     onefold: Onefold, application: Path, monkeypatch: pytest.MonkeyPatch, reference: str, found: str
 ) -> None:
     (application / "broken.py").write_text("1 / 0\n")
+    (application / "ending.py").write_text("raise SystemExit(0)\n")
     (application / "lacking.py").write_text("import no_such_package\n")
     monkeypatch.chdir(application)
     monkeypatch.setattr(sys, "path", [*sys.path])

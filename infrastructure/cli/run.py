@@ -36,6 +36,8 @@ from .status import overview
 TICK = 0.05
 SHOW_EVERY = 1.0
 INTERRUPTED = 130
+MOST = 1_000_000
+"""Events of the largest page; all of a page is in memory."""
 
 log = logging.getLogger("onefold.run")
 
@@ -50,7 +52,10 @@ def run(
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Apply what is in the log now, and end.")] = False,
     page: Annotated[
-        int, typer.Option("--page", min=1, metavar="EVENTS", help="Events of one transaction in a backlog.")
+        int,
+        typer.Option(
+            "--page", min=1, max=MOST, metavar="EVENTS", help="Events of one transaction in a backlog."
+        ),
     ] = PAGE,
     stop_on_eof: Annotated[
         bool,

@@ -77,6 +77,13 @@ def test_an_application_without_projections_has_nothing_to_run(onefold: Onefold,
     assert "no projections to run" in said.err
 
 
+@pytest.mark.parametrize(("page", "bound"), [("0", "1"), ("1000001", "1000000"), ("9" * 20, "1000000")])
+def test_a_page_that_cannot_be_held_is_wrong_use(onefold: Onefold, page: str, bound: str) -> None:
+    said = onefold("run", "--once", "--page", page)
+    assert said.code == 2
+    assert f"equal to {bound} " in said.err
+
+
 def test_once_names_the_failure_and_lets_the_others_finish(
     onefold: Onefold, store: Store, mine: Path
 ) -> None:

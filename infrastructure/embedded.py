@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import logging
 import os
 import signal
 import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +23,7 @@ from urllib.parse import quote
 import psycopg
 from psycopg import sql
 
+from ..domain.errors import OnefoldError
 from . import cluster, postmaster, system_account
 from .cluster import EmbeddedServerError
 from .connection import CONNECT_SECONDS
@@ -31,10 +34,14 @@ PORT = 5432
 
 START_SECONDS = 300.0
 LEFTOVER_SECONDS = 30.0
+WATCH_SECONDS = 1.0
+WATCH_AGAIN_SECONDS = 30.0
 _POLL_SECONDS = 0.005
 # The shortest limit of the systems we run on: macOS takes 103 bytes in the path of a socket, Linux 107.
 _SOCKET_PATH_BYTES = 103
 _STILL_IN_USE = "is still in use"
+
+log = logging.getLogger("onefold.server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,8 @@ class EmbeddedServer:
     def hold(self) -> Iterator[str]:
         """Yield the URL of the database `onefold` on the running server, and keep the server up until the exit.
 
+        A server that is killed meanwhile is started again within seconds, under the same URL; one that is stopped,
+        as by `stop`, stays stopped.
         Raises EmbeddedServerError, with the end of the server's log, if the server does not start.
         """
         self._make_directory()
@@ -79,7 +88,8 @@ class EmbeddedServer:
             with self._gate():
                 fcntl.flock(holder, fcntl.LOCK_SH)
                 url = self._url(self._ensure_running())
-            yield url
+            with self._watched():
+                yield url
         finally:
             self._leave(holder)
 
@@ -186,6 +196,39 @@ class EmbeddedServer:
                 time.sleep(_POLL_SECONDS)
             yield
 
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        over = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(over,), name="onefold server", daemon=True)
+        watch.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watch.join()
+
+    def _watch(self, over: threading.Event) -> None:
+        pause = WATCH_SECONDS
+        while not over.wait(pause):
+            pause = WATCH_SECONDS
+            if not postmaster.killed(self.data):
+                continue
+            try:
+                with self._gate():
+                    # Another holder may have been first.
+                    if postmaster.killed(self.data):
+                        server = self._ensure_running()
+                        log.warning(
+                            "the embedded server was killed; started it again, with pid %d", server.pid
+                        )
+            except (OnefoldError, OSError) as error:
+                pause = WATCH_AGAIN_SECONDS
+                log.warning(
+                    "the embedded server was killed, and starting it again failed; next try in %.0f seconds: %s",
+                    pause,
+                    error,
+                )
+
     def _leave(self, holder: int) -> None:
         if not self.directory.is_dir():
             # Removed under our feet: its server notices within a minute, and ends.
@@ -236,12 +279,12 @@ class EmbeddedServer:
         quoted = '"' + str(directory).replace('"', '""') + '"'
         sockets = {"port": str(PORT), "unix_socket_directories": quoted}
         cluster.configure(self.data, runner, {**sockets, **self._settings})
-        log = cluster.log(self.data)
+        messages = cluster.log(self.data)
         deadline = time.monotonic() + LEFTOVER_SECONDS
         launch = self.directory / postmaster.LAUNCH
         while True:
             launch.touch()
-            pid = self._run(runner, log)
+            pid = self._run(runner, messages)
             try:
                 server = self._await_ready(pid)
                 launch.unlink(missing_ok=True)

@@ -89,6 +89,15 @@ def stale(data: Path) -> bool:
     return psutil.pid_exists(pid) and works_in(pid, data) is False
 
 
+def killed(data: Path) -> bool:
+    """Return whether the last server on `data` ended without a shutdown: that leaves its pid file."""
+    try:
+        pid = int((data / "postmaster.pid").read_text().splitlines()[0])
+    except (OSError, IndexError, ValueError):
+        return False
+    return works_in(pid, data) is False
+
+
 def leftovers(data: Path) -> list[int]:
     """Return the pids of the server processes that work in `data`, with or without a postmaster."""
     return [process.pid for process in psutil.process_iter() if works_in(process.pid, data)]

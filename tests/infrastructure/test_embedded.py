@@ -327,11 +327,38 @@ def test_a_killed_server_is_recovered_by_the_next_holder(server: EmbeddedServer)
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         assert within(10, lambda: not postmaster.alive(pid))
-        assert not server.status().running
         with server.hold() as url_again, psycopg.connect(url_again) as connection:
             assert connection.execute("SELECT text FROM note").fetchone() == ("committed",)
             assert server.status().pid != pid
     assert not server.status().running
+
+
+@pytest.mark.parametrize("holders", [1, 3])
+def test_a_server_that_is_killed_under_its_holders_is_started_again(
+    server: EmbeddedServer, holders: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ExitStack() as stack:
+        url = {stack.enter_context(server.hold()) for _ in range(holders)}.pop()
+        pid = server.status().pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        assert within(20, lambda: server.status().pid not in (pid, None))
+        assert within(20, lambda: server.status().running)
+        with psycopg.connect(url) as connection:
+            connection.execute("SELECT 1")
+        assert within(5, lambda: "the embedded server was killed" in caplog.text)
+    assert caplog.text.count("started it again") == 1
+    assert within(10, lambda: processes(server.home) == [])
+
+
+def test_a_server_that_is_stopped_under_its_holders_stays_stopped(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "WATCH_SECONDS", 0.01)
+    with server.hold():
+        assert server.stop()
+        time.sleep(0.5)
+        assert not server.status().running
 
 
 def test_a_server_that_hangs_does_not_hang_those_who_ask(

@@ -3,15 +3,44 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
 
-from pydantic import AwareDatetime
+from pydantic import AwareDatetime, GetCoreSchemaHandler
+from pydantic_core import CoreSchema
+from pydantic_core.core_schema import json_or_python_schema, no_info_after_validator_function
 
 from .errors import OnefoldError
 
-Instant = AwareDatetime
-"""Type of a field that holds an instant; a datetime without a zone is refused."""
+
+def has_whole_minutes(value: datetime) -> bool:
+    """Tell whether the offset of an aware datetime can be written in JSON, which leaves its seconds out."""
+    offset = value.utcoffset()
+    return offset is None or not (offset.seconds % 60 or offset.microseconds)
+
+
+def _writable(value: datetime) -> datetime:
+    if value.tzinfo is UTC or has_whole_minutes(value):
+        return value
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{value.isoformat()} lies outside the years 1 to 9999 in UTC") from None
+
+
+class _Writable:
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        aware = handler(source)
+        # In JSON no offset has seconds: events that are read need no second look.
+        return json_or_python_schema(aware, no_info_after_validator_function(_writable, aware))
+
+
+Instant = Annotated[AwareDatetime, _Writable]
+"""Type of a field that holds an instant; a datetime without a zone is refused.
+
+An offset with seconds, as zones had before clocks were set by the hour, becomes UTC.
+"""
 
 Ambiguous = Literal["earlier", "later", "refuse"]
 """What to take for a local time that the clocks showed twice: the first, the second, or neither."""

@@ -10,9 +10,11 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
 from onefold.domain.instant import (
     EPOCH,
+    Instant,
     NaiveInstant,
     UnclearLocalTime,
     ensure_aware,
@@ -112,3 +114,33 @@ def test_an_instant_shows_the_local_time_that_it_was_made_of(local: datetime, zo
         return
     assert made.tzinfo is UTC
     assert made.astimezone(ZoneInfo(zone)).replace(tzinfo=None) == local
+
+
+@pytest.mark.parametrize(
+    "zone",
+    [
+        ZoneInfo("Europe/Prague"),
+        timezone(timedelta(minutes=19, seconds=32)),
+        timezone(timedelta(seconds=-30)),
+        timezone(timedelta(microseconds=1)),
+    ],
+)
+def test_an_offset_with_seconds_becomes_utc_because_json_leaves_them_out(zone: tzinfo) -> None:
+    adapter = TypeAdapter(Instant)
+    value = datetime(1880, 1, 1, 12, tzinfo=zone)
+    made = adapter.validate_python(value)
+    assert made == value
+    assert made.tzinfo is UTC
+    assert adapter.validate_json(adapter.dump_json(made)) == value
+
+
+@pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=5, minutes=45)), ZoneInfo("Europe/Prague")])
+def test_an_offset_of_whole_minutes_is_kept(zone: tzinfo) -> None:
+    value = datetime(2026, 1, 1, 12, tzinfo=zone)
+    assert TypeAdapter(Instant).validate_python(value) is value
+
+
+def test_an_offset_with_seconds_that_leaves_the_calendar_is_refused() -> None:
+    value = datetime.min.replace(tzinfo=timezone(timedelta(seconds=1)))
+    with pytest.raises(ValidationError, match="lies outside the years 1 to 9999 in UTC"):
+        TypeAdapter(Instant).validate_python(value)

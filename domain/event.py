@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from datetime import date, datetime
 from decimal import Decimal
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast, get_args, get_origin
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AwareDatetime, BaseModel, ConfigDict
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from .errors import DeclarationError, UnstorableValue
-from .instant import ensure_aware, instant, microseconds
+from .instant import has_whole_minutes, instant, microseconds
 
 if TYPE_CHECKING:
     from .aggregate import Aggregate
@@ -27,6 +27,14 @@ _new = object.__new__
 _tuple = tuple.__new__
 E = TypeVar("E", bound="Event")
 _OPEN = frozenset({Any, object, dict, list, tuple, set, frozenset})
+_PLAIN_KEYS = frozenset({str, int, float, Decimal, UUID, date, AwareDatetime})
+LEVELS = 150
+"""How deep lists and mappings may be nested in a field; readers of JSON give up at about 200 levels."""
+DIGITS = 4000
+"""How many digits a whole number may have; readers of JSON give up at 4,300."""
+_TOO_LARGE = 10**DIGITS
+_NESTING = (list, tuple, set, frozenset, dict, BaseModel, Mapping)
+_SINGLE = frozenset({str, int, float, bool, type(None), Decimal, datetime})
 RESERVED = frozenset({"meta", "originator_id", "originator_version", "timestamp"})
 
 
@@ -141,7 +149,7 @@ class Event(BaseModel):
     schema_version: ClassVar[int] = 1
     aggregate_class: ClassVar[type[Aggregate] | None] = None
     open_fields: ClassVar[bool] = False
-    """Whether a field takes values of any type, which must be looked at one by one before they are stored."""
+    """Whether a field takes values or keys of any type, which must be looked at one by one before they are stored."""
 
     if TYPE_CHECKING:
 
@@ -253,7 +261,8 @@ def at(event: E, record: tuple[Any, ...]) -> E:
 def encode(event: Event) -> str:
     """Return the event's data as JSON text that PostgreSQL's jsonb keeps unchanged in value.
 
-    Raises `UnstorableValue`, naming the field, for NUL characters, lone surrogates, NaN and Infinity.
+    Raises `UnstorableValue`, naming the field, for NUL characters, lone surrogates, NaN and Infinity, and for what
+    could not be read again: keys that are the same in JSON, more than `LEVELS` levels or `DIGITS` digits.
     """
     try:
         text = event.__pydantic_serializer__.to_json(event).decode()
@@ -264,7 +273,19 @@ def encode(event: Event) -> str:
         ) from error
     if event.open_fields or "\\u0000" in text or "NaN" in text or "Infinity" in text:
         reject_unstorable(event)
+    if len(text) > DIGITS or (len(text) > 2 * LEVELS and text.count("[") + text.count("{") > LEVELS):
+        _require_readable(event, text)
     return text
+
+
+def _require_readable(event: Event, text: str) -> None:
+    try:
+        from_json(text)
+    except ValueError as error:
+        reject_unstorable(event)
+        raise UnstorableValue(
+            type(event).__qualname__, "?", f"could not be read again as JSON ({error})"
+        ) from error
 
 
 def reject_unstorable(event: Event) -> None:
@@ -276,6 +297,8 @@ def reject_unstorable(event: Event) -> None:
 
 def reject_unstorable_metadata(metadata: Mapping[str, Any]) -> None:
     """Raise `UnstorableValue` for the first value of `metadata` that JSON in PostgreSQL cannot hold."""
+    if not isinstance(metadata, Mapping):
+        raise UnstorableValue("metadata", "metadata", f"is a {type(metadata).__name__}; give a mapping")
     for path, reason in _flaws("metadata", metadata):
         raise UnstorableValue("metadata", path, reason)
 
@@ -289,34 +312,73 @@ def flaw_of_text(value: str) -> str:
     return ""
 
 
-def _flaws(path: str, value: object) -> Iterator[tuple[str, str]]:
+def _flaws(path: str, value: object, level: int = 1) -> Iterator[tuple[str, str]]:
+    if type(value) in _SINGLE or not isinstance(value, _NESTING):
+        if flaw := _flaw_of_value(value):
+            yield path, flaw
+    elif level > LEVELS:
+        # The path is as long as the way to this value.
+        yield f"{path[:80]}...", f"is nested deeper than {LEVELS} levels"
+    elif isinstance(value, list | tuple | set | frozenset):
+        for index, part in enumerate(value):
+            if type(part) not in _SINGLE or _flaw_of_value(part):
+                yield from _flaws(f"{path}[{index}]", part, level + 1)
+    elif isinstance(value, BaseModel):
+        for name, part in value.__dict__.items():
+            yield from _flaws(f"{path}.{name}", part, level + 1)
+    else:
+        yield from _flaws_of_mapping(path, value, level)
+
+
+def _flaws_of_mapping(path: str, value: Mapping[Any, object], level: int) -> Iterator[tuple[str, str]]:
+    plain = True
+    for key, part in value.items():
+        if type(key) is not str:
+            plain = False
+            if isinstance(key, int) and abs(key) >= _TOO_LARGE:
+                # Python does not write it out either.
+                yield f"a key of {path}", _flaw_of_value(key)
+            yield from _flaws(f"key {key!r} of {path}", key)
+        elif flaw := flaw_of_text(key):
+            yield f"key {key!r} of {path}", flaw
+        if type(part) not in _SINGLE or _flaw_of_value(part):
+            yield from _flaws(f"{path}.{key}", part, level + 1)
+    if not plain:
+        yield from ((path, flaw) for flaw in _same_in_json(value))
+
+
+def _flaw_of_value(value: object) -> str:
     match value:
         case str():
-            if flaw := flaw_of_text(value):
-                yield path, flaw
-        case float():
-            if not math.isfinite(value):
-                yield path, f"is {value}, which JSON cannot hold"
-        case Decimal():
-            if not value.is_finite():
-                yield path, f"is {value}, which JSON cannot hold"
-        case datetime():
-            try:
-                ensure_aware(path, value)
-            except ValueError:
-                yield path, "is a datetime without a zone"
-        case BaseModel():
-            for name, part in value.__dict__.items():
-                yield from _flaws(f"{path}.{name}", part)
-        case Mapping():
-            for key, part in value.items():
-                yield from _flaws(f"key {key!r} of {path}", key)
-                yield from _flaws(f"{path}.{key}", part)
-        case list() | tuple() | set() | frozenset():
-            for index, part in enumerate(value):
-                yield from _flaws(f"{path}[{index}]", part)
+            return flaw_of_text(value)
+        case None | bool():
+            return ""
+        case int() if abs(value) >= _TOO_LARGE:
+            return f"has more than {DIGITS} digits, which could not be read again"
+        case float() if not math.isfinite(value):
+            return f"is {value}, which JSON cannot hold"
+        case Decimal() if not value.is_finite():
+            return f"is {value}, which JSON cannot hold"
+        case datetime() if value.utcoffset() is None:
+            return "is a datetime without a zone"
+        case datetime() if not has_whole_minutes(value):
+            return "is a datetime whose offset has seconds, which JSON leaves out; give it in UTC"
         case _:
-            return
+            return ""
+
+
+def _same_in_json(keys: Iterable[object]) -> Iterator[str]:
+    """Yield what is wrong with keys that are told apart in Python but not in JSON."""
+    known: dict[str, object] = {}
+    for key in keys:
+        try:
+            (text,) = from_json(to_json({key: None}))
+        except ValueError:
+            # The field has a way of its own to write this key.
+            continue
+        if text in known:
+            yield f"has the keys {known[text]!r} and {key!r}, which are the same in JSON"
+        known[text] = key
 
 
 def _leaves(annotation: Any, seen: set[Any]) -> Iterator[Any]:
@@ -332,3 +394,19 @@ def _leaves(annotation: Any, seen: set[Any]) -> Iterator[Any]:
         yield annotation
     for argument in arguments:
         yield from _leaves(argument, seen)
+    kind = get_origin(annotation) or annotation
+    if (
+        isinstance(kind, type)
+        and issubclass(kind, Mapping)
+        and not (arguments and _is_plain_key(arguments[0]))
+    ):
+        yield dict
+
+
+def _is_plain_key(annotation: Any) -> bool:
+    """Tell whether different keys of this type are always different in JSON."""
+    if hasattr(annotation, "__metadata__"):
+        annotation = annotation.__origin__
+    if get_origin(annotation) is Literal:
+        return all(type(value) is str for value in get_args(annotation))
+    return isinstance(annotation, Hashable) and annotation in _PLAIN_KEYS

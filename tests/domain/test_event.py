@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
 from pydantic import BaseModel, Field, ValidationError
@@ -287,3 +289,133 @@ def test_a_plain_datetime_inside_of_a_value_object_is_refused_when_the_event_is_
 def test_a_naive_datetime_in_a_field_of_any_type_is_refused_before_it_is_stored() -> None:
     with pytest.raises(UnstorableValue, match=r"field contents\.at is a datetime without a zone"):
         encode(Loose(contents={"at": datetime(2026, 1, 1)}))
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+LARGE = 10**4_000
+
+
+@pytest.mark.parametrize(
+    ("value", "field", "reason"),
+    [
+        (LARGE, "note", "has more than 4000 digits"),
+        ({"k": [-LARGE]}, r"note\.k\[0\]", "has more than 4000 digits"),
+        ({10**5_000: 1}, "a key of note", "has more than 4000 digits"),
+        (nested(151), r"note\[0\]\[0\].*\.\.\.", "is nested deeper than 150 levels"),
+        ({"k": nested(1_000)}, r"note\.k\[0\].*\.\.\.", "is nested deeper than 150 levels"),
+    ],
+)
+def test_what_could_not_be_read_again_is_refused_with_its_field(value: Any, field: str, reason: str) -> None:
+    with pytest.raises(UnstorableValue, match=f"Noted: field {field} {reason}"):
+        encode(Noted(note=value))
+    with pytest.raises(
+        UnstorableValue, match=f"metadata: field {field.replace('note', 'metadata.note')} {reason}"
+    ):
+        reject_unstorable_metadata({"note": value})
+
+
+def test_the_largest_number_and_the_deepest_nesting_come_back() -> None:
+    for value in (LARGE - 1, 1 - LARGE, nested(150), {"k": nested(149)}, [[1]] * 1_000):
+        back = KEPT.decode("note.noted", 1, encode(Noted(note=value)), EventMeta("note/1", 1))
+        assert back == Noted(note=value)
+    reject_unstorable_metadata({"note": nested(149)})
+
+
+def test_a_list_that_holds_itself_is_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(UnstorableValue, match=r"field note\[0\].* is nested deeper than 150 levels"):
+        encode(Noted.model_construct(note=endless))
+
+
+class Branch(BaseModel):
+    branches: tuple[Branch, ...] = ()
+
+
+class Counted(Event, name="note.counted", registry=KEPT):
+    count: int = 0
+    text: str = ""
+    branch: Branch | None = None
+
+
+def test_fields_of_a_set_type_are_held_to_what_can_be_read_again() -> None:
+    with pytest.raises(UnstorableValue, match="Counted: field count has more than 4000 digits"):
+        encode(Counted(count=10**4_300))
+    branch = Branch()
+    for _ in range(110):
+        branch = Branch.model_construct(branches=(branch,))
+    with pytest.raises(UnstorableValue, match=r"Counted: field branch\.branches.* is nested deeper"):
+        encode(Counted.model_construct(count=0, text="", branch=branch))
+    long = Counted(text="1" * 10_000 + "[" * 1_000)
+    assert KEPT.decode("note.counted", 1, encode(long), EventMeta("note/1", 1)) == long
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, "1"),
+        (True, "true"),
+        (None, "None"),
+        (1.5, "1.5"),
+        (("a", "b"), "a,b"),
+        (AT, AT.isoformat()[:-6] + "Z"),
+    ],
+)
+def test_keys_that_are_the_same_in_json_are_refused(one: Any, other: Any) -> None:
+    reason = f"has the keys {one!r} and {other!r}, which are the same in JSON"
+    with pytest.raises(UnstorableValue) as caught:
+        encode(Noted(note={"deep": [{one: 1, other: 2}]}))
+    assert str(caught.value) == f"Noted: field note.deep[0] {reason}; nothing was written"
+    with pytest.raises(UnstorableValue) as caught:
+        reject_unstorable_metadata({"tags": {one: 1, other: 2}})
+    assert str(caught.value) == f"metadata: field metadata.tags {reason}; nothing was written"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "keys", "looked_at"),
+    [
+        (dict[str, int], ["1", "2"], False),
+        (Mapping[int, list[int]], [1, 2], False),
+        (dict[UUID, int], [UUID(int=1), UUID(int=2)], False),
+        (dict[Instant, int], [AT, AT.replace(year=2027)], False),
+        (dict[Literal["a", "b"], int], ["a", "b"], False),
+        (dict[Annotated[str, Field(min_length=1)], int], ["a", "b"], False),
+        (dict[int | str, int], [1, "1"], True),
+        (list[dict[tuple[str, ...], int]], [("a,b",), ("a", "b")], True),
+        (dict[Literal[1, "1"], int] | None, [1, "1"], True),
+        (Mapping, [1, "1"], True),
+    ],
+)
+def test_keys_are_looked_at_where_their_type_lets_two_be_the_same(
+    annotation: Any, keys: list[Any], looked_at: bool
+) -> None:
+    namespace = {"__annotations__": {"by": annotation}, "__module__": __name__}
+    made: type[Event] = type(Event)("Mapped", (Event,), namespace)
+    assert made.open_fields is looked_at
+    value: Any = dict.fromkeys(keys, [1] if annotation == Mapping[int, list[int]] else 1)
+    event = made(by=[value] if str(annotation).startswith("list") else value)
+    if looked_at:
+        with pytest.raises(UnstorableValue, match="which are the same in JSON"):
+            encode(event)
+    else:
+        encode(event)
+
+
+def test_metadata_is_a_mapping() -> None:
+    with pytest.raises(UnstorableValue, match="metadata: field metadata is a list; give a mapping"):
+        reject_unstorable_metadata(["actor"])  # type: ignore[arg-type]
+
+
+def test_an_instant_of_an_offset_with_seconds_comes_back_as_the_same_instant() -> None:
+    at = datetime(1930, 1, 1, 12, tzinfo=ZoneInfo("Europe/Amsterdam"))
+    event = Timed(at=at, all=(at,))
+    back = KEPT.decode("note.timed", 1, encode(event), EventMeta("note/1", 1))
+    assert back == event == Timed(at=at.astimezone(UTC), all=(at,))
+    with pytest.raises(UnstorableValue, match=r"field note\.at is a datetime whose offset has seconds"):
+        encode(Noted(note={"at": at}))

@@ -27,7 +27,7 @@ _new = object.__new__
 _tuple = tuple.__new__
 E = TypeVar("E", bound="Event")
 _OPEN = frozenset({Any, object, dict, list, tuple, set, frozenset})
-_PLAIN_KEYS = frozenset({str, int, float, Decimal, UUID, date, AwareDatetime})
+_PLAIN_KEYS: frozenset[Any] = frozenset({str, int, float, Decimal, UUID, date, AwareDatetime})
 LEVELS = 150
 """How deep lists and mappings may be nested in a field; readers of JSON give up at about 200 levels."""
 DIGITS = 4000
@@ -295,8 +295,8 @@ def reject_unstorable(event: Event) -> None:
             raise UnstorableValue(type(event).__qualname__, path, reason)
 
 
-def reject_unstorable_metadata(metadata: Mapping[str, Any]) -> None:
-    """Raise `UnstorableValue` for the first value of `metadata` that JSON in PostgreSQL cannot hold."""
+def reject_unstorable_metadata(metadata: object) -> None:
+    """Raise `UnstorableValue` for what is no mapping, or the first value that JSON in PostgreSQL cannot hold."""
     if not isinstance(metadata, Mapping):
         raise UnstorableValue("metadata", "metadata", f"is a {type(metadata).__name__}; give a mapping")
     for path, reason in _flaws("metadata", metadata):

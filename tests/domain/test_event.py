@@ -310,6 +310,7 @@ LARGE = 10**4_000
         (nested(151), r"note\[0\]\[0\].*\.\.\.", "is nested deeper than 150 levels"),
         ({"k": nested(1_000)}, r"note\.k\[0\].*\.\.\.", "is nested deeper than 150 levels"),
     ],
+    ids=["number", "number inside", "key", "list", "list inside"],
 )
 def test_what_could_not_be_read_again_is_refused_with_its_field(value: Any, field: str, reason: str) -> None:
     with pytest.raises(UnstorableValue, match=f"Noted: field {field} {reason}"):
@@ -409,7 +410,7 @@ def test_keys_are_looked_at_where_their_type_lets_two_be_the_same(
 
 def test_metadata_is_a_mapping() -> None:
     with pytest.raises(UnstorableValue, match="metadata: field metadata is a list; give a mapping"):
-        reject_unstorable_metadata(["actor"])  # type: ignore[arg-type]
+        reject_unstorable_metadata(["actor"])
 
 
 def test_an_instant_of_an_offset_with_seconds_comes_back_as_the_same_instant() -> None:

@@ -51,7 +51,7 @@ class UnknownEventType(OnefoldError):
         super().__init__(
             f"no event class is registered for type {type_name!r} schema version {schema_version} "
             f"(stream {stream}, version {version}, position {position}); "
-            "register the class, or an upcast from this type and schema version"
+            "register the class, or an upcast from this type and schema version; if newer code wrote it, run that here"
         )
 
 

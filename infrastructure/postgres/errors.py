@@ -71,6 +71,6 @@ class ReadModelChanged(OnefoldError):
 
     def __init__(self, projection: str) -> None:
         super().__init__(
-            f"projection {projection}: its row model or version is not the one that built table "
+            f"projection {projection}: its row model, version or SQL is not the one that built table "
             f"read.{projection}; run `onefold rebuild {projection}`"
         )

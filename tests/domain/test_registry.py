@@ -78,7 +78,7 @@ def test_a_type_nobody_knows_is_an_error_that_says_where_it_stands() -> None:
     assert str(error) == (
         "no event class is registered for type 'order.vanished' schema version 4 "
         "(stream order/4711, version 3, position 9007199254740993); "
-        "register the class, or an upcast from this type and schema version"
+        "register the class, or an upcast from this type and schema version; if newer code wrote it, run that here"
     )
 
 

@@ -273,6 +273,10 @@ def encode(event: Event) -> str:
         ) from error
     if event.open_fields or "\\u0000" in text or "NaN" in text or "Infinity" in text:
         reject_unstorable(event)
+        # What is no model, text or collection may still have been written with a NUL; six letters are no NUL.
+        if "\\u0000" in text:
+            for path, reason in _flaws("", from_json(text)):
+                raise UnstorableValue(type(event).__qualname__, path.removeprefix("."), reason)
     if len(text) > DIGITS or (len(text) > 2 * LEVELS and text.count("[") + text.count("{") > LEVELS):
         _require_readable(event, text)
     return text

@@ -61,6 +61,10 @@ class Registry:
 
         return declare
 
+    def knows(self, name: str) -> bool:
+        """Tell whether a stored name leads to a class: its own, or one of an upcast."""
+        return name in self._classes or any(source == name for source, _ in self._upcasts)
+
     def names_read_as(self, event_class: type[Event]) -> frozenset[str]:
         """Return every stored name that is read as `event_class`: its own and those upcast to it."""
         names = {event_class.event_name}

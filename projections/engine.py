@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ..domain.errors import OnefoldError
+from ..domain.errors import OnefoldError, UnknownEventType
 from ..domain.event import Event, EventMeta, at
 from ..domain.registry import Decode
 from .errors import FailedEvent, Failure, ProjectionFailed, RowRefused
@@ -287,6 +287,35 @@ class Engine:
         checkpoint: Checkpoint,
         progress: Progress,
         behind: _Beside[Checkpoint] | None = None,
+    ) -> Checkpoint:
+        page, unknown = self._known(page)
+        if unknown is not None:
+            self._settle(behind)
+            behind = None
+        moved = self._applied(page, checkpoint, progress, behind)
+        if unknown is not None:
+            raise ProjectionFailed(self.projection.name, unknown.event) from unknown.cause
+        return moved
+
+    def _known(self, page: Page) -> tuple[Page, Failure | None]:
+        """Return the page up to the first event of a type that nobody knows, and that event."""
+        projection = self.projection
+        if projection.unknown == "pass" or projection.event_classes() is None:
+            return page, None
+        names = {record[7] for record in page.records}
+        strange = {name for name in names if not projection.registry.knows(name)}
+        if not strange:
+            return page, None
+        place, record = next(found for found in enumerate(page.records) if found[1][7] in strange)
+        error = UnknownEventType(record[7], record[5], record[6], record[1], record[0])
+        return Page(page.after, record[0] - 1, page.records[:place]), failed(record, error)
+
+    def _applied(
+        self,
+        page: Page,
+        checkpoint: Checkpoint,
+        progress: Progress,
+        behind: _Beside[Checkpoint] | None,
     ) -> Checkpoint:
         if isinstance(self.projection, Handler):
             self._settle(behind)

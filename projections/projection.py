@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
 from ..domain.errors import DeclarationError, OnefoldError
 from ..domain.event import Event
@@ -31,7 +31,9 @@ class Options(TypedDict, total=False):
     `log` is the log that it reads ("events"). `version` is raised by hand when folds change so that the read model
     must be built anew (1). `on_failure` says what to do about an event that cannot be applied (`Stop()`). `lease` is
     the time in seconds after which a worker that shows no sign of life is replaced (5; 30 for handlers).
-    `registry` knows the event classes (the shared one).
+    `registry` knows the event classes (the shared one). `unknown` says what to do about an event whose type nobody
+    knows: "stop", as newer code may have written it and the projection ought to have folded it, or "pass" where a
+    log is shared with applications whose events are none of this one's business ("stop").
     """
 
     log: str
@@ -39,6 +41,7 @@ class Options(TypedDict, total=False):
     on_failure: Policy
     lease: float
     registry: Registry
+    unknown: Literal["stop", "pass"]
 
 
 class ProjectionKeyError(OnefoldError, ValueError):
@@ -59,6 +62,7 @@ class BaseProjection:
         self.on_failure = options.get("on_failure", Stop())
         self.lease = options.get("lease", 5.0)
         self.registry = options.get("registry", shared_registry)
+        self.unknown = options.get("unknown", "stop")
         if self.lease <= 0:
             raise DeclarationError(
                 f"projection {name}: lease must be more than 0 seconds, found {self.lease}"

@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
+from collections import deque
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -420,3 +423,40 @@ def test_an_instant_of_an_offset_with_seconds_comes_back_as_the_same_instant() -
     assert back == event == Timed(at=at.astimezone(UTC), all=(at,))
     with pytest.raises(UnstorableValue, match=r"field note\.at is a datetime whose offset has seconds"):
         encode(Noted(note={"at": at}))
+
+
+@dataclasses.dataclass
+class Plain:
+    text: str
+
+
+class Shade(enum.Enum):
+    ODD = "e\x00"
+
+
+class Sundry(Event, name="sundry.seen", registry=Registry()):
+    plain: Plain | None = None
+    raw: bytes = b""
+    shade: Shade | None = None
+    open: Any = None
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"plain": Plain("a\x00")}, r"plain\.text"),
+        ({"raw": b"a\x00"}, "raw"),
+        ({"shade": Shade.ODD}, "shade"),
+        ({"open": deque(["\x00"])}, r"open\[0\]"),
+        ({"open": Plain("a\x00")}, r"open\.text"),
+    ],
+)
+def test_a_nul_is_refused_by_field_whatever_the_value_is_kept_in(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(UnstorableValue, match=rf"Sundry: field {field} contains a NUL character"):
+        encode(Sundry(**fields))
+
+
+def test_six_letters_that_look_like_a_nul_are_none_wherever_they_are() -> None:
+    letters = "a\\u0000b"
+    text = encode(Sundry(plain=Plain(letters), raw=letters.encode(), open=deque([letters])))
+    assert text.count(r"a\\u0000b") == 3

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 import pytest
@@ -15,6 +15,7 @@ from onefold import (
     Aggregate,
     App,
     Event,
+    EventMeta,
     Handler,
     Projection,
     ProjectionFailed,
@@ -23,6 +24,7 @@ from onefold import (
     Store,
     connect,
 )
+from onefold.domain.errors import UnknownEventType
 from onefold.infrastructure.postgres.pool import configure
 from onefold.infrastructure.postgres.reader import LogReader
 from onefold.infrastructure.runner import Runner
@@ -139,3 +141,46 @@ def test_a_rebuild_waits_for_an_append_that_is_open(store: Store) -> None:
         done = Worker(store.url, counting).rebuild()
         assert (done.applied, done.waiting) == (6, False)
     assert [(row.key, row.number) for row in store.rows(counting)] == [("a", 2), ("b", 3), ("late", 1)]
+
+
+@pytest.mark.parametrize("page", [1, 2, 100])
+def test_a_projection_stops_at_an_event_whose_type_nobody_knows_and_loses_nothing(
+    store: Store, page: int
+) -> None:
+    old, new = Registry(), Registry()
+
+    class OldIn(Event, name="till.in", registry=old):
+        amount: int
+
+    class NewIn(Event, name="till.in", registry=new):
+        amount: int
+
+    class NewOut(Event, name="till.out", registry=new):
+        amount: int
+
+    def till(registry: Registry, unknown: Literal["stop", "pass"] = "stop") -> Projection[Count]:
+        return Projection("till", Count, registry=registry, unknown=unknown)
+
+    def plus(row: Count | None, event: OldIn | NewIn) -> Count:
+        return Count(key=event.meta.key, number=(0 if row is None else row.number) + event.amount)
+
+    def minus(row: Count | None, event: NewOut) -> Count:
+        return Count(key=event.meta.key, number=(0 if row is None else row.number) - event.amount)
+
+    before, after, passing = till(old), till(new), till(old, "pass")
+    before.on(OldIn)(plus)
+    passing.on(OldIn)(plus)
+    after.on(NewIn)(plus)
+    after.on(NewOut)(minus)
+    events = [NewIn(amount=10), NewOut(amount=3), NewIn(amount=5)]
+    store.log.append(
+        [event.bound(EventMeta("till/1", version)) for version, event in enumerate(events, start=1)]
+    )
+    with pytest.raises(ProjectionFailed, match=r"'till\.out' .*version 2, position 2") as failed:
+        Worker(store.url, before, page=page).run_once()
+    assert isinstance(failed.value.__cause__, UnknownEventType)
+    assert store.rows(before) == [Count(key="1", number=10)]
+    Worker(store.url, after, page=page).run_once()
+    assert store.rows(after) == [Count(key="1", number=12)]
+    assert Worker(store.url, passing, page=page).rebuild().position == 3
+    assert store.rows(passing) == [Count(key="1", number=15)]

@@ -560,14 +560,16 @@ def test_an_event_of_a_schema_version_nobody_knows_stops_right_before_it(
     assert [row.amount for row in Table(stock()).all(connection)] == [2, 3]
 
 
-def test_a_type_that_no_projection_reads_is_passed_over(
+def test_a_type_that_nobody_knows_is_passed_over_only_where_that_is_declared(
     bench: Bench, connection: psycopg.Connection[Any]
 ) -> None:
     connection.execute(
         "INSERT INTO onefold.events (stream, version, type, event_id, raw) VALUES "
         "('stock/a', 1, 'nobody.knows', gen_random_uuid(), '\\x00')"
     )
-    assert bench.run(stock()).position == 1
+    with pytest.raises(ProjectionFailed, match=r"'nobody\.knows' .*version 1, position 1"):
+        bench.run(stock())
+    assert bench.run(stock(unknown="pass")).position == 1
 
 
 SHARES = """

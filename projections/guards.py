@@ -1,4 +1,4 @@
-"""Guards: what an event means to a row or to a checkpoint. Pure decisions with a closed set of outcomes."""
+"""Guards: what an event means to a row. Pure decisions with a closed set of outcomes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ class Outcome(Enum):
 
     APPLIED = "applied"
     DUPLICATE = "duplicate"
-    IGNORED = "ignored"
 
 
 APPLIED, DUPLICATE = Outcome.APPLIED, Outcome.DUPLICATE
@@ -19,8 +18,3 @@ APPLIED, DUPLICATE = Outcome.APPLIED, Outcome.DUPLICATE
 def judge(position: int, applied: int) -> Outcome:
     """Tell whether an event at `position` is new to a row whose last applied position is `applied`."""
     return APPLIED if position > applied else DUPLICATE
-
-
-def may_move(stored: int, expected: int, upto: int) -> bool:
-    """Tell whether a checkpoint at `stored` may move to `upto` for a worker that has read it at `expected`."""
-    return stored == expected and upto >= expected

@@ -6,7 +6,8 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
 from ..domain.errors import DeclarationError, OnefoldError
@@ -48,7 +49,7 @@ class ProjectionKeyError(OnefoldError, ValueError):
     """The key of a row does not fit the key fields of its row model, or is not the one of its event."""
 
 
-class BaseProjection:
+class BaseProjection(ABC):
     """What every projection has: a stable `name`, the events that it reads, and its `Options`."""
 
     def __init__(self, name: str, **options: Unpack[Options]) -> None:
@@ -71,9 +72,9 @@ class BaseProjection:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
 
+    @abstractmethod
     def event_classes(self) -> frozenset[type[Event]] | None:
         """Return the event classes that the projection reads, None for every event."""
-        raise NotImplementedError
 
     def types(self) -> frozenset[str] | None:
         """Return the stored names of the events that the projection reads, None for every event."""
@@ -315,4 +316,3 @@ def _enter(
 
 
 AnyProjection = Projection[Any] | SqlProjection | Handler
-Rows = Mapping[Key, Row]

@@ -121,7 +121,8 @@ BEGIN
     UPDATE onefold.checkpoints
     SET position = upto, updated_at = clock_timestamp(), attempts = 0, failure = NULL,
         expires_at = clock_timestamp() + make_interval(secs => lease)
-    WHERE projection = in_projection AND segment = in_segment AND position = expected AND token = in_token;
+    WHERE projection = in_projection AND segment = in_segment AND position = expected AND token = in_token
+        AND upto >= expected;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'projection % was taken over', in_projection USING ERRCODE = 'OF001';
     END IF;

@@ -684,3 +684,33 @@ def require_rows_of_a_plain_fold(bench: Bench, connection: psycopg.Connection[An
     assert Table(stock()).all(connection) == sorted(stock().fold(events).values(), key=lambda row: row.item)
     puts = [event.meta.position for event in events if isinstance(event, Put)]
     assert entries(connection) == entries(connection, "shares") == puts
+
+
+@pytest.mark.parametrize(
+    ("what", "stored", "token", "upto", "may"),
+    [
+        ("forward from what was read", 3, 1, 9, True),
+        ("to where it stands", 3, 1, 3, True),
+        ("backward", 3, 1, 2, False),
+        ("someone else went on", 5, 1, 9, False),
+        ("someone set it back", 1, 1, 9, False),
+        ("someone else is where this one wants to go", 9, 1, 9, False),
+        ("someone else took it over and has not moved it", 3, 2, 9, False),
+    ],
+)
+def test_a_checkpoint_moves_forward_and_only_from_where_its_worker_left_it(
+    connection: psycopg.Connection[Any], what: str, stored: int, token: int, upto: int, may: bool
+) -> None:
+    connection.execute(
+        "INSERT INTO onefold.checkpoints (projection, fingerprint, position, token) VALUES ('fence', '', %s, %s)",
+        (stored, token),
+    )
+    move = "SELECT onefold.move_checkpoint('fence', 0, 3, 1, %s, 5)"
+    if may:
+        connection.execute(move, (upto,))
+    else:
+        with pytest.raises(psycopg.DatabaseError) as refused:
+            connection.execute(move, (upto,))
+        assert refused.value.sqlstate == "OF001", what
+    found = connection.execute("SELECT position FROM onefold.checkpoints").fetchone()
+    assert found == (upto if may else stored,), what

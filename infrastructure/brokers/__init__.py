@@ -1,0 +1,92 @@
+"""Brokers: thin adapters, one a module, found by the scheme of a URL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+from .port import (
+    BadBrokerURL,
+    BrokerLost,
+    BrokerMisconfigured,
+    Delivery,
+    MissingExtra,
+    Outgoing,
+    Publisher,
+    Subscription,
+)
+
+__all__ = [
+    "BadBrokerURL",
+    "BrokerLost",
+    "BrokerMisconfigured",
+    "Delivery",
+    "MissingExtra",
+    "Outgoing",
+    "Publisher",
+    "Subscription",
+    "publisher",
+    "subscribe",
+]
+
+
+class _Kind(NamedTuple):
+    module: str
+    client: str | None
+    extra: str | None
+
+
+_KINDS = {
+    "kafka": _Kind("kafka", "confluent_kafka", "kafka"),
+    "amqp": _Kind("rabbitmq", "pika", "rabbitmq"),
+    "amqps": _Kind("rabbitmq", "pika", "rabbitmq"),
+    "sqs": _Kind("sqs", "boto3", "sqs"),
+    "pubsub": _Kind("pubsub", "google.cloud.pubsub_v1", "pubsub"),
+    "redis": _Kind("redis_streams", "redis", "redis"),
+    "rediss": _Kind("redis_streams", "redis", "redis"),
+    "file": _Kind("file", None, None),
+    "memory": _Kind("memory", None, None),
+}
+
+
+def subscribe(url: str, consumer: str) -> Subscription:
+    """Return a subscription to what `url` names, for the consumer of this name.
+
+    Raises `BadBrokerURL`, `MissingExtra`, `BrokerMisconfigured` or `BrokerLost`.
+    """
+    parts, module = _found(url)
+    make: Callable[[SplitResult, str], Subscription] = module.subscribe
+    return make(parts, consumer)
+
+
+def publisher(url: str) -> Publisher:
+    """Return a publisher to what `url` names. Raises as `subscribe` does."""
+    parts, module = _found(url)
+    make: Callable[[SplitResult], Publisher] = module.publisher
+    return make(parts)
+
+
+def _found(url: str) -> tuple[SplitResult, Any]:
+    if url == "-":
+        url = "file:-"
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise BadBrokerURL(f"expected the URL of a broker, found one that cannot be read: {error}") from error
+    kind = _KINDS.get(parts.scheme)
+    if kind is None:
+        schemes = ", ".join(f"{scheme}:" for scheme in _KINDS)
+        raise BadBrokerURL(
+            f"expected the URL of a broker ({schemes} or - for standard input), found scheme {parts.scheme!r}"
+        )
+    if kind.client is not None:
+        try:
+            import_module(kind.client)
+        except ImportError as error:
+            raise MissingExtra(
+                f"{parts.scheme}: needs the package {kind.client.partition('.')[0]}, which is not installed; "
+                f"install it with: pip install 'onefold[{kind.extra}]'"
+            ) from error
+    return parts, import_module(f".{kind.module}", __name__)

@@ -71,7 +71,7 @@ format: setup
 
 lock:
 	uv lock
-	uv export --quiet --frozen --all-groups --no-hashes --no-emit-project --no-annotate --no-header -o requirements.lock
+	uv export --quiet --frozen --all-extras --all-groups --no-hashes --no-emit-project --no-annotate --no-header -o requirements.lock
 
 clean:
 	rm -rf .venv .cache .bench .hypothesis build dist *.egg-info

@@ -55,11 +55,26 @@ def test_what_setup_installs_is_what_is_locked(lock: dict[str, Any], requirement
 
 def test_the_lock_answers_to_the_project(lock: dict[str, Any], project: dict[str, Any]) -> None:
     (onefold,) = (package for package in lock["package"] if package["name"] == "onefold")
-    assert recorded(onefold["metadata"]["requires-dist"]) == asked(project["project"]["dependencies"])
-    assert {group: recorded(entries) for group, entries in onefold["metadata"]["requires-dev"].items()} == {
+    metadata = onefold["metadata"]
+    assert recorded([entry for entry in metadata["requires-dist"] if "marker" not in entry]) == asked(
+        project["project"]["dependencies"]
+    )
+    extras = project["project"]["optional-dependencies"]
+    assert set(metadata["provides-extras"]) == set(extras)
+    for extra, requirements in extras.items():
+        marked = [one for one in metadata["requires-dist"] if one.get("marker") == f"extra == '{extra}'"]
+        assert recorded(marked) == asked(requirements), extra
+    assert {group: recorded(entries) for group, entries in metadata["requires-dev"].items()} == {
         group: asked(requirements) for group, requirements in project["dependency-groups"].items()
     }
     assert lock["requires-python"] == project["project"]["requires-python"]
+
+
+def test_the_extra_of_all_names_every_other_one(project: dict[str, Any]) -> None:
+    extras = project["project"]["optional-dependencies"]
+    (every,) = (Requirement(text) for text in extras["all"])
+    assert every.name == "onefold"
+    assert every.extras == set(extras) - {"all"}
 
 
 def test_the_lock_names_the_public_index_and_nothing_else(lock: dict[str, Any]) -> None:

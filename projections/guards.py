@@ -1,20 +1,118 @@
-"""Guards: what an event means to a row. Pure decisions with a closed set of outcomes."""
+"""Guards: what an event means to a row, and a delivery to its consumer.
+
+Pure decisions with a closed set of outcomes.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
+from typing import Literal
+
+from ..domain.lifecycle import Verdict
+
+Ordering = Literal["delta", "snapshot", "unordered"]
+OnGap = Literal["park", "reject"]
 
 
 class Outcome(Enum):
-    """What became of an event."""
+    """What became of an event or a delivery."""
 
     APPLIED = "applied"
+    """Its effect is committed, in this transaction."""
     DUPLICATE = "duplicate"
+    """It was decided before, with the same content."""
+    KEY_CONFLICT = "key_conflict"
+    """Its key was decided before, with other content; a dead letter."""
+    STALE = "stale"
+    """Its sequence is past it: a no-op."""
+    PARKED = "parked"
+    """It is ahead of its sequence, and waits in the database."""
+    REJECTED = "rejected"
+    """It can never be applied as it is; a dead letter."""
+    RETRIED = "retried"
+    """It failed, and is tried again."""
+    IN_PROGRESS = "in_progress"
+    """Another worker is at its key or sequence; the broker delivers it again."""
+    EXPIRED = "expired"
+    """It is older than what the ledger remembers; a dead letter."""
+    DEAD_LETTERED = "dead_lettered"
+    """It failed for good; a dead letter."""
 
 
 APPLIED, DUPLICATE = Outcome.APPLIED, Outcome.DUPLICATE
+
+FAILED_FOR_GOOD = frozenset({Outcome.KEY_CONFLICT, Outcome.REJECTED, Outcome.EXPIRED, Outcome.DEAD_LETTERED})
+"""Outcomes that leave a dead letter."""
 
 
 def judge(position: int, applied: int) -> Outcome:
     """Tell whether an event at `position` is new to a row whose last applied position is `applied`."""
     return APPLIED if position > applied else DUPLICATE
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a consumer has declared of its messages."""
+
+    ordering: Ordering
+    on_gap: OnGap = "park"
+
+
+def identify(fingerprint: bytes, decided: bytes | None, *, forgotten: bool = False) -> Outcome | None:
+    """Judge a key: was it decided before, with this content?
+
+    `decided` is the fingerprint that the ledger holds for the key, None if it holds none; `forgotten` is true for a
+    message older than what the ledger remembers. None means that the key is new.
+    """
+    if decided is not None:
+        return Outcome.DUPLICATE if decided == fingerprint else Outcome.KEY_CONFLICT
+    return Outcome.EXPIRED if forgotten else None
+
+
+def order(rule: Rule, version: int | None, applied: int, verdict: Verdict | None = None) -> Outcome:
+    """Judge the order of a message whose key is new: applied now, stale, parked or rejected.
+
+    `version` is the message's, `applied` the last version of its sequence, `verdict` what the lifecycle says of the
+    event in the sequence's present state (None without a lifecycle).
+    """
+    if rule.ordering == "unordered":
+        following = False
+    else:
+        if version is None:
+            return Outcome.REJECTED
+        if version <= applied:
+            return Outcome.STALE
+        following = rule.ordering == "delta"
+        if following and version > applied + 1:
+            return _early(rule)
+    if verdict is None or verdict is Verdict.POSSIBLE:
+        return Outcome.APPLIED
+    if verdict is Verdict.PASSED:
+        return Outcome.STALE
+    # The next version of a sequence without holes: nothing can still come that would make it possible.
+    return Outcome.REJECTED if following else _early(rule)
+
+
+def advances(rule: Rule, outcome: Outcome, version: int | None, applied: int) -> bool:
+    """Tell whether a message with this outcome moves the version of its sequence.
+
+    The next version of a delta sequence moves it also when the lifecycle is past it: those behind it must not wait.
+    """
+    if version is None or version <= applied:
+        return False
+    return outcome is Outcome.APPLIED or (outcome is Outcome.STALE and rule.ordering != "unordered")
+
+
+def after_failure(attempts: int, allowed: int) -> Outcome:
+    """Judge a message that has failed `attempts` times, of `allowed`: tried again, or a dead letter."""
+    return Outcome.RETRIED if attempts < allowed else Outcome.DEAD_LETTERED
+
+
+def after_waiting(waited: float, deadline: float) -> Outcome:
+    """Judge a parked message that has waited for `waited` seconds, of `deadline`."""
+    return Outcome.PARKED if waited < deadline else Outcome.DEAD_LETTERED
+
+
+def _early(rule: Rule) -> Outcome:
+    return Outcome.PARKED if rule.on_gap == "park" else Outcome.REJECTED

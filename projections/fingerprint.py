@@ -1,0 +1,122 @@
+"""Fingerprints and keys: 16 bytes each, equal for what is equal by value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from hashlib import blake2b
+from json import JSONEncoder
+from typing import Any
+from uuid import UUID
+
+from ..domain.errors import OnefoldError
+from ..domain.event import flaw_of_text
+from .message import Message
+
+# A text that is a decimal number: amounts are written as text where numbers would lose digits.
+_DECIMAL_TEXT = re.compile(r'"(-?)0*([0-9]+)\.([0-9]*?)0*"(?!:)')
+_LARGE = 400
+
+
+class KeyMissing(OnefoldError, ValueError):
+    """A message has no idempotency key, or one that cannot be a key."""
+
+
+def fingerprint(message: Message) -> bytes:
+    """Return 16 bytes that are the same for messages of equal type, subject and data.
+
+    Data are compared by value: 24.9 equals 24.90, also as text, and the order of the keys of an object does not
+    matter. What a redelivery may change is left out: id, source, time and extensions.
+    """
+    data = message.data
+    digest = blake2b(digest_size=16)
+    if isinstance(data, bytes):
+        digest.update(b"\x00")
+        digest.update(data)
+    else:
+        text = _encode(data)
+        if "." in text:
+            text = _DECIMAL_TEXT.sub(_normal, text)
+        digest.update(text.encode())
+    digest.update(f"\x00{message.type}\x00{message.subject or ''}".encode())
+    return digest.digest()
+
+
+def digest_of(key: object) -> bytes:
+    """Return the 16 bytes that stand for an idempotency key in the ledger.
+
+    A key is text, a whole number, a UUID, or a tuple of these; text is compared letter by letter, and may be of any
+    length. Raises `KeyMissing` for anything else, for empty text and for text that holds NUL or a lone surrogate.
+    """
+    return blake2b(text_of(key).encode(), digest_size=16).digest()
+
+
+def time_ordered(key: object) -> bytes:
+    """Return the 16 bytes of a key that is a UUIDv7; raises `KeyMissing` for another."""
+    try:
+        found = key if isinstance(key, UUID) else UUID(text_of(key))
+    except ValueError:
+        found = None
+    if found is None or found.version != 7:
+        raise KeyMissing(
+            f"expected a UUIDv7 as key, found {_shown(key)}; a ledger of time-ordered keys takes no other "
+            '(declare ledger="any" for keys of any kind)'
+        )
+    return found.bytes
+
+
+def text_of(key: object) -> str:
+    """Return a key as text, different for different keys."""
+    match key:
+        case str():
+            text = key
+        case bool() | None:
+            text = ""
+        case int() | UUID():
+            text = str(key)
+        case tuple():
+            # Lengths in front, so that ("a", "bc") and ("ab", "c") differ.
+            parts = [text_of(part) for part in key]
+            text = "".join(f"{len(part)}:{part}" for part in parts)
+        case _:
+            text = ""
+    if not text:
+        raise KeyMissing(
+            f"expected an idempotency key (text, whole number, UUID, or a tuple of these), found {_shown(key)}"
+        )
+    if flaw := flaw_of_text(text):
+        raise KeyMissing(f"the idempotency key {_shown(key)} {flaw}")
+    return text
+
+
+def _shown(key: object) -> str:
+    text = repr(key)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _normal(match: re.Match[str]) -> str:
+    sign, whole, part = match.groups()
+    whole = whole.lstrip("0") or "0"
+    number = f"{whole}.{part}" if part else whole
+    return f'"{sign if number != "0" else ""}{number}"'
+
+
+def _number(value: object) -> Any:
+    if isinstance(value, Decimal):
+        sign, digits, exponent = value.as_tuple()
+        assert isinstance(exponent, int)
+        text = "".join(map(str, digits)).lstrip("0")
+        stripped = text.rstrip("0")
+        exponent += len(text) - len(stripped)
+        if not stripped:
+            return 0
+        if 0 <= exponent <= _LARGE:
+            return int(stripped) * 10**exponent * (-1 if sign else 1)
+        return {"#": f"{'-' if sign else ''}{stripped}e{exponent}"}
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"expected a JSON value, found {type(value).__name__}")
+
+
+_encode = JSONEncoder(sort_keys=True, separators=(",", ":"), default=_number).encode

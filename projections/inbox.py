@@ -1,0 +1,239 @@
+"""The inbox's plan: what is to be done about a batch of messages, given what the database knows. Pure.
+
+A plan is made anew for every try of a batch. It applies messages in the order of their arrival, and each parked one in
+the place where its turn comes.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from ..domain.event import Event
+from ..domain.lifecycle import Lifecycle, Verdict
+from .guards import APPLIED, Outcome, Rule, advances, identify, order
+from .message import Message
+
+_LATE = 2**63
+PARKED = Outcome.PARKED
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """A message made ready to be decided: its key and fingerprint (16 bytes each), its place in its sequence.
+
+    `event` is what the effect gets, None for a message of a type that is passed over. `forgotten` is true for a message
+    older than what the ledger remembers. `ruled` is an outcome that is settled beforehand, with its cause: the message
+    lacks something, its handler refused it, or its tries are used up. `parked` is the number of its row if it was
+    parked before; `held` is true while such a one waits for its next try. `arrival` is the caller's own.
+    """
+
+    key: bytes
+    fingerprint: bytes
+    message: Message
+    event: Any = None
+    sequence: str | None = None
+    version: int | None = None
+    forgotten: bool = False
+    ruled: tuple[Outcome, str] | None = None
+    parked: int | None = None
+    held: bool = False
+    attempts: int = 0
+    arrival: Any = None
+
+
+@dataclass(slots=True)
+class Standing:
+    """How far a sequence is: the last version applied, and the state of its lifecycle (None before any)."""
+
+    version: int = 0
+    state: str | None = None
+
+
+class Step(NamedTuple):
+    """One message and what becomes of it; `cause` says why, where that is not plain."""
+
+    item: Item
+    outcome: Outcome
+    cause: str = ""
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is to be done, in order. `standings` are those that changed, by sequence."""
+
+    steps: list[Step] = field(default_factory=list)
+    standings: dict[str, Standing] = field(default_factory=dict)
+
+    def effects(self) -> list[Item]:
+        """Return the messages to be applied, in order."""
+        return [item for item, outcome, _ in self.steps if outcome is APPLIED]
+
+    def counts(self) -> Counter[Outcome]:
+        """Return how many messages have each outcome."""
+        return Counter(step[1] for step in self.steps)
+
+
+class Planner:
+    """Plans batches for one consumer: its rule and its lifecycle."""
+
+    def __init__(self, rule: Rule, lifecycle: Lifecycle | None = None) -> None:
+        self.rule = rule
+        self.lifecycle = lifecycle
+        # What waits already is not refused when the declaration changes.
+        self._waiting_rule = replace(rule, on_gap="park")
+
+    def plan(
+        self,
+        items: Sequence[Item],
+        decided: Mapping[bytes, bytes],
+        standings: Mapping[str, Standing],
+        parked: Mapping[str, Iterable[Item]],
+    ) -> Plan:
+        """Return what is to be done about `items`, in the order of their arrival.
+
+        `decided` are the fingerprints that the ledger holds for keys of the batch, `standings` the sequences that are
+        known, `parked` what waits, by sequence. None of them is changed.
+        """
+        plan = Plan()
+        fresh: dict[bytes, bytes] = {}
+        waiting: dict[str, list[Item]] = {
+            sequence: sorted(found, key=_turn) for sequence, found in parked.items() if found
+        }
+        for item in items:
+            known = decided.get(item.key)
+            if known is None:
+                known = fresh.get(item.key)
+            outcome = identify(item.fingerprint, known, forgotten=item.forgotten)
+            if outcome is not None:
+                plan.steps.append(Step(item, outcome, _CAUSES.get(outcome, "")))
+                continue
+            fresh[item.key] = item.fingerprint
+            self._take(plan, item, standings, waiting)
+        # Of those that came with the batch; the others were parked before.
+        for found in waiting.values():
+            for item in found:
+                if item.parked is None:
+                    plan.steps.append(
+                        Step(item, PARKED, self._why(item, self._standing(plan, item, standings)))
+                    )
+        return plan
+
+    def drain(
+        self, sequence: str, standing: Standing, parked: Iterable[Item], *, ruled: Sequence[Item] = ()
+    ) -> Plan:
+        """Return what is to be done about messages that wait in one sequence, now that it stands here.
+
+        `ruled` are those among them whose outcome is settled beforehand.
+        """
+        plan = Plan()
+        gone = {item.parked for item in ruled}
+        for item in ruled:
+            assert item.ruled is not None
+            plan.steps.append(Step(item, *item.ruled))
+        waiting = {sequence: sorted((item for item in parked if item.parked not in gone), key=_turn)}
+        self._drain(plan, sequence, {sequence: standing}, waiting)
+        return plan
+
+    def _take(
+        self,
+        plan: Plan,
+        item: Item,
+        standings: Mapping[str, Standing],
+        waiting: MutableMapping[str, list[Item]],
+    ) -> None:
+        if item.ruled is not None:
+            plan.steps.append(Step(item, *item.ruled))
+            return
+        sequence = item.sequence
+        if sequence is None:
+            plan.steps.append(Step(item, APPLIED))
+            return
+        standing = self._standing(plan, item, standings)
+        verdict = None if self.lifecycle is None else self._verdict(item, standing)
+        outcome = order(self.rule, item.version, standing.version, verdict)
+        if outcome is PARKED:
+            insort(waiting.setdefault(sequence, []), item, key=_turn)
+            return
+        plan.steps.append(Step(item, outcome, "" if outcome is APPLIED else self._why(item, standing)))
+        if self._advance(plan, item, outcome, standing) and waiting.get(sequence):
+            self._drain(plan, sequence, standings, waiting)
+
+    def _drain(
+        self,
+        plan: Plan,
+        sequence: str,
+        standings: Mapping[str, Standing],
+        waiting: MutableMapping[str, list[Item]],
+    ) -> None:
+        moved = True
+        while moved and waiting[sequence]:
+            moved = False
+            left: list[Item] = []
+            for item in waiting[sequence]:
+                standing = self._standing(plan, item, standings)
+                verdict = None if self.lifecycle is None else self._verdict(item, standing)
+                outcome = order(self._waiting_rule, item.version, standing.version, verdict)
+                if outcome is PARKED or item.held:
+                    left.append(item)
+                    continue
+                plan.steps.append(
+                    Step(item, outcome, "" if outcome is APPLIED else self._why(item, standing))
+                )
+                moved = self._advance(plan, item, outcome, standing) or moved
+            waiting[sequence] = left
+
+    def _standing(self, plan: Plan, item: Item, standings: Mapping[str, Standing]) -> Standing:
+        assert item.sequence is not None
+        return plan.standings.get(item.sequence) or standings.get(item.sequence) or Standing()
+
+    def _verdict(self, item: Item, standing: Standing) -> Verdict | None:
+        assert self.lifecycle is not None
+        if not isinstance(item.event, Event):
+            return None
+        return self.lifecycle.judge(standing.state or self.lifecycle.initial, type(item.event))
+
+    def _advance(self, plan: Plan, item: Item, outcome: Outcome, standing: Standing) -> bool:
+        """Move the item's sequence; true if it stands elsewhere now."""
+        version, state = standing.version, standing.state
+        if advances(self.rule, outcome, item.version, version):
+            assert item.version is not None
+            version = item.version
+        if outcome is APPLIED and self.lifecycle is not None and isinstance(item.event, Event):
+            state = self.lifecycle.target(type(item.event)) or state
+        if version == standing.version and state == standing.state:
+            return False
+        assert item.sequence is not None
+        plan.standings[item.sequence] = Standing(version, state)
+        return True
+
+    def _why(self, item: Item, standing: Standing) -> str:
+        if self.rule.ordering != "unordered":
+            if item.version is None:
+                return "it has no version"
+            if item.version <= standing.version:
+                return f"version {item.version} of {item.sequence} is passed: {standing.version} is applied"
+            if self.rule.ordering == "delta" and item.version > standing.version + 1:
+                missing = f"{standing.version + 1}"
+                if item.version > standing.version + 2:
+                    missing += f" to {item.version - 1}"
+                return f"version {item.version} of {item.sequence} waits for {missing}"
+        assert self.lifecycle is not None
+        state = standing.state or self.lifecycle.initial
+        return f"{item.message.type} is not possible for {item.sequence}, which is {state}"
+
+
+def _turn(item: Item) -> tuple[int, int]:
+    return (
+        _LATE if item.version is None else item.version,
+        _LATE if item.parked is None else item.parked,
+    )
+
+
+_CAUSES = {
+    Outcome.KEY_CONFLICT: "its key was decided before, with other content",
+    Outcome.EXPIRED: "it is older than what the ledger remembers, so it may have been applied before",
+}

@@ -56,6 +56,11 @@ class Subscription(Protocol):
     lease: float | None
     """Seconds after which the broker delivers again what was neither acknowledged nor extended; None for never."""
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing will ever come again but what the caller holds, as at the end of a file; else False."""
+        ...
+
     def receive(self, limit: int, timeout: float) -> Sequence[Delivery]:
         """Return up to `limit` deliveries, waiting up to `timeout` seconds for the first.
 
@@ -81,7 +86,7 @@ class Subscription(Protocol):
         ...
 
     def retention(self) -> float | None:
-        """Return for how many seconds the broker may keep a message, `math.inf` for ever, None if it cannot be asked."""
+        """Return for how many seconds a message is kept, `math.inf` for ever, None if it cannot be asked."""
         ...
 
     def close(self) -> None:

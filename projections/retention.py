@@ -108,8 +108,7 @@ class Retention:
 
 def duration(seconds: float) -> str:
     """Return seconds for a person, in the largest unit that fits: `7 days`, `1.5 hours`, `22.0451 days`."""
-    for unit, size in (("day", DAY), ("hour", HOUR), ("minute", MINUTE), ("second", 1.0)):
-        if seconds >= size:
-            break
+    units = (("day", DAY), ("hour", HOUR), ("minute", MINUTE))
+    unit, size = next((each for each in units if seconds >= each[1]), ("second", 1.0))
     number = f"{seconds / size:,.6g}"
     return f"{number} {unit}" if number == "1" else f"{number} {unit}s"

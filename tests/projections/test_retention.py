@@ -140,7 +140,7 @@ def test_the_latest_copy_of_a_message_meets_a_key_that_is_remembered(
         (5 * MINUTE, "5 minutes"),
         (90.0, "1.5 minutes"),
         (1.0, "1 second"),
-        (61.25, "61.25 seconds"),
+        (61.25, "1.02083 minutes"),
         (0.5, "0.5 seconds"),
         (0.0, "0 seconds"),
     ],

@@ -58,6 +58,8 @@ class Bench:
     """Seconds within which what comes again has come."""
     largest: ClassVar[int] = 200_000
     """Bytes of the largest body that is tried."""
+    ahead: ClassVar[bool] = True
+    """More of a key comes while something of it is held."""
 
     def __init__(self, request: pytest.FixtureRequest, folder: Path) -> None:
         self.request = request
@@ -96,6 +98,10 @@ class Bench:
         """Close what was opened, and remove the queue where it costs something."""
         for subscription in self.opened:
             subscription.close()
+
+    def keys(self, count: int) -> int:
+        """Return how many keys messages can have that are received before any is acknowledged: `count` or more."""
+        return count if self.ahead else 1000
 
     def publish(self, messages: Sequence[Outgoing]) -> None:
         """Publish by the adapter's own publisher."""

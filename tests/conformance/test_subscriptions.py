@@ -30,7 +30,7 @@ QUIET = 1.0
 
 @that()
 def test_everything_published_is_received(bench: Bench) -> None:
-    bench.publish(events(250, keys=7))
+    bench.publish(events(250, keys=bench.keys(7)))
     subscription = bench.subscribe()
     found = drain(subscription, 250, SOON)
     assert sorted(numbers(found)) == list(range(1, 251))
@@ -39,7 +39,7 @@ def test_everything_published_is_received(bench: Bench) -> None:
 
 @that()
 def test_no_more_is_received_than_was_asked_for(bench: Bench) -> None:
-    bench.publish(events(30, keys=3))
+    bench.publish(events(30, keys=bench.keys(3)))
     subscription = bench.subscribe()
     found: list[Delivery] = []
     end = time.monotonic() + SOON
@@ -62,7 +62,7 @@ def test_waiting_for_a_message_ends_in_time(bench: Bench) -> None:
 
 @that("remembers")
 def test_what_was_acknowledged_does_not_come_back(bench: Bench) -> None:
-    bench.publish(events(20, keys=4))
+    bench.publish(events(20, keys=bench.keys(4)))
     first = bench.subscribe()
     first.acknowledge(drain(first, 20, SOON))
     first.close()
@@ -82,7 +82,7 @@ def test_everything_comes_back_from_what_keeps_no_account(bench: Bench) -> None:
 
 @that()
 def test_what_was_not_acknowledged_comes_back_after_a_close(bench: Bench) -> None:
-    bench.publish(events(20, keys=4))
+    bench.publish(events(20, keys=bench.keys(4)))
     first = bench.subscribe()
     found = drain(first, 20, SOON)
     first.acknowledge(found[:5])
@@ -171,7 +171,7 @@ def test_messages_of_one_key_keep_their_order(bench: Bench) -> None:
 
 @that()
 def test_a_full_buffer_takes_nothing_and_stays_connected(bench: Bench) -> None:
-    bench.publish(events(10, keys=2))
+    bench.publish(events(10, keys=bench.keys(2)))
     subscription = bench.subscribe()
     first = drain(subscription, 1, SOON, limit=1)
     end = time.monotonic() + 2
@@ -201,7 +201,7 @@ def test_what_is_extended_does_not_come_again_and_what_is_not_does(bench: Bench)
 
 @that("shared")
 def test_what_a_killed_process_held_comes_to_the_next(bench: Bench) -> None:
-    bench.publish(events(10, keys=3))
+    bench.publish(events(10, keys=bench.keys(3)))
     taker = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("taker.py")), bench.url, CONSUMER, "10"],
         stdout=subprocess.PIPE,
@@ -301,14 +301,14 @@ def test_no_attempts_are_told_by_a_broker_that_does_not_count_them(bench: Bench)
 
 @that("counts")
 def test_the_backlog_counts_what_waits(bench: Bench) -> None:
-    bench.publish(events(12, keys=3))
+    bench.publish(events(12, keys=bench.keys(3)))
     subscription = bench.subscribe()
     found = drain(subscription, 12, SOON)
     subscription.acknowledge(found)
     subscription.receive(0, 0.1)
     assert until(lambda: _backlog(subscription) == 0, SOON)
     subscription.close()
-    bench.publish(events(5, first=13, keys=3))
+    bench.publish(events(5, first=13, keys=bench.keys(3)))
     later = bench.subscribe()
     assert until(lambda: _backlog(later) == 5, SOON)
 
@@ -355,7 +355,7 @@ def test_a_broker_that_keeps_going_never_ends(bench: Bench) -> None:
 
 @that("networked")
 def test_a_cut_connection_is_lost_and_a_new_subscription_goes_on(bench: Bench) -> None:
-    bench.publish(events(10, keys=2))
+    bench.publish(events(10, keys=bench.keys(2)))
     first = bench.subscribe()
     found = drain(first, 10, SOON)
     first.acknowledge(found[:4])

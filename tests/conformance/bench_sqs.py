@@ -1,0 +1,73 @@
+"""Benches of SQS: a standard and a FIFO queue, in moto's server."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+import boto3
+import pytest
+
+from .benches import Bench, unused_port
+
+REGION = "eu-central-1"
+LEASE = 5
+
+
+class SqsBench(Bench):
+    """A standard queue, which keeps no order and no key. In moto it happens to keep the order."""
+
+    name = "sqs"
+    ordered = keyed = False
+    patience = LEASE + 3.0
+    suffix: ClassVar[str] = ""
+    settings: ClassVar[dict[str, str]] = {}
+
+    def prepare(self) -> None:
+        set_credentials(self.request.getfixturevalue("monkeypatch"))
+        self.endpoint: str = self.request.getfixturevalue("sqs_endpoint")
+        self.client: Any = boto3.client("sqs", region_name=REGION, endpoint_url=self.endpoint)
+        self.queue = self.queue.replace("conformance-", "c-") + self.suffix
+        self.where = self.client.create_queue(QueueName=self.queue, Attributes=self.settings)["QueueUrl"]
+
+    def at(self, endpoint: str, queue: str) -> str:
+        return f"sqs://{queue}?region={REGION}&endpoint={quote(endpoint)}&visibility={LEASE}"
+
+    @property
+    def url(self) -> str:
+        return self.at(self.endpoint, self.queue)
+
+    @property
+    def missing(self) -> str:
+        return self.at(self.endpoint, f"missing{self.suffix}")
+
+    @property
+    def unreachable(self) -> str:
+        return self.at(f"http://127.0.0.1:{unused_port()}", self.queue)
+
+    def close(self) -> None:
+        super().close()
+        self.client.delete_queue(QueueUrl=self.where)
+        self.client.close()
+
+
+class FifoBench(SqsBench):
+    """A FIFO queue without deduplication by content. It hands out nothing of a group that is held."""
+
+    name = "sqs-fifo"
+    ordered = keyed = True
+    ahead = False
+    suffix = ".fifo"
+    settings: ClassVar[dict[str, str]] = {"FifoQueue": "true"}
+
+
+def set_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the client of SQS credentials that moto takes, and none of whoever runs the tests."""
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_SQS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+BENCHES = (SqsBench, FifoBench)

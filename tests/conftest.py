@@ -22,6 +22,9 @@ from psycopg.conninfo import make_conninfo
 from onefold.infrastructure.embedded import EmbeddedServer
 from onefold.infrastructure.postgres import migrate
 
+from .services import fixtures as services
+from .services.service import end_all
+
 # The server lives as long as the run: what a power cut would lose is thrown away anyhow.
 SERVER_SETTINGS = {
     "fsync": "off",
@@ -53,6 +56,7 @@ class PlainRoot:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(PlainRoot())
+    config.pluginmanager.register(services)
     # Tests must not reach the data of whoever runs them.
     os.environ.pop("ONEFOLD_DATABASE_URL", None)
     os.environ.pop("ONEFOLD_HOME", None)
@@ -80,6 +84,7 @@ def remove_abandoned(folder: Path) -> None:
     for home in folder.glob("onefold-test-*-*"):
         pid = int(home.name.split("-")[2])
         if home.stat().st_uid == os.geteuid() and not psutil.pid_exists(pid):
+            end_all(home)
             EmbeddedServer(home).stop()
             shutil.rmtree(home, ignore_errors=True)
 
@@ -96,6 +101,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     url = os.environ.get(TEST_DATABASE_URL)
     if url:
         _drop_databases(url, home)
+    end_all(home)
     EmbeddedServer(home).stop()
     shutil.rmtree(home, ignore_errors=True)
 

@@ -2,51 +2,28 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import itertools
-import json
-import logging
-import ssl
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from decimal import Decimal
-from typing import Any, Final
-from urllib.parse import SplitResult, unquote
+from collections.abc import Iterator, Sequence
+from typing import Final
+from urllib.parse import SplitResult
 
-import pika
 import pika.exceptions
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.spec import Basic, BasicProperties
 
 from .options import Options
 from .port import BrokerLost, BrokerMisconfigured, Delivery, Outgoing
-from .rabbitmq_queue import declared, exchange_exists, exists, refused
+from .rabbitmq_message import delivery, properties_of
+from .rabbitmq_queue import QueueChecks, exists
+from .rabbitmq_server import RabbitServer
 
-log = logging.getLogger("onefold.brokers.rabbitmq")
-
-KEY: Final = "onefold-key"
-"""Header that carries the key of an `Outgoing`."""
-
-_FORM = "amqp://user:password@host:5672/vhost?queue=payments"
-_PLAIN_PORT, _TLS_PORT = 5672, 5671
+_FORM: Final = "amqp://user:password@host:5672/vhost?queue=payments"
 _MOST_PREFETCH = 65535
-_FEW_DELIVERIES = 10
 # The broker ends a channel that leaves a delivery unacknowledged for its `consumer_timeout`, by default 30 minutes.
 _OLDEST_HELD = 15 * 60.0
-_MILLISECONDS = 10**11  # as seconds it would be the year 5138
-_PROPERTIES: Final = {
-    "content-type": "content_type",
-    "content-encoding": "content_encoding",
-    "amqp-message-id": "message_id",
-    "amqp-correlation-id": "correlation_id",
-    "amqp-type": "type",
-    "amqp-app-id": "app_id",
-    "amqp-reply-to": "reply_to",
-}
 
 
 class RabbitSubscription:
@@ -61,7 +38,7 @@ class RabbitSubscription:
 
     lease: float | None = None
 
-    def __init__(self, server: _Server, queue: str, *, prefetch: int, checks: _Checks) -> None:
+    def __init__(self, server: RabbitServer, queue: str, *, prefetch: int, checks: QueueChecks) -> None:
         self._queue = queue
         self._server = server
         self._arrived: deque[Delivery] = deque()
@@ -192,10 +169,10 @@ class RabbitSubscription:
     def _on_message(
         self, _channel: BlockingChannel, method: Basic.Deliver, properties: BasicProperties, body: bytes
     ) -> None:
-        delivery = _delivery(self._queue, method, properties, body)
-        self._outstanding[delivery.handle] = delivery
-        self._received[delivery.handle] = time.monotonic()
-        self._arrived.append(delivery)
+        arrived = delivery(self._queue, method, properties, body)
+        self._outstanding[arrived.handle] = arrived
+        self._received[arrived.handle] = time.monotonic()
+        self._arrived.append(arrived)
 
     def _on_cancel(self, _frame: object) -> None:
         self._cancelled = True
@@ -203,9 +180,9 @@ class RabbitSubscription:
     def _ours(self, deliveries: Sequence[Delivery]) -> Iterator[int]:
         self._require_open()
         # A tag alone may name another message: channels count from 1.
-        for delivery in deliveries:
-            if self._outstanding.get(delivery.handle) is delivery:
-                yield delivery.handle
+        for one in deliveries:
+            if self._outstanding.get(one.handle) is one:
+                yield one.handle
 
     def _return(self, tag: int) -> None:
         self._channel.basic_nack(tag, requeue=True)
@@ -226,7 +203,7 @@ class RabbitPublisher:
     published is made again.
     """
 
-    def __init__(self, server: _Server, exchange: str, routing_key: str) -> None:
+    def __init__(self, server: RabbitServer, exchange: str, routing_key: str) -> None:
         self._server = server
         self._exchange = exchange
         self._routing_key = routing_key
@@ -269,16 +246,9 @@ class RabbitPublisher:
             raise
 
     def _publish(self, message: Outgoing) -> None:
-        headers: dict[str, Any] = dict(message.headers)
-        named = {_PROPERTIES[name]: headers.pop(name) for name in _PROPERTIES if name in headers}
-        if message.key is not None:
-            headers[KEY] = message.key
-        properties = BasicProperties(
-            headers=headers, delivery_mode=2, timestamp=int(datetime.now(UTC).timestamp()), **named
-        )
         try:
             self._channel.basic_publish(
-                self._exchange, self._routing_key, message.body, properties, mandatory=True
+                self._exchange, self._routing_key, message.body, properties_of(message), mandatory=True
             )
         except pika.exceptions.UnroutableError as error:
             raise BrokerMisconfigured(
@@ -309,12 +279,12 @@ def subscribe(parts: SplitResult, consumer: str) -> RabbitSubscription:
     prefetch = options.number("prefetch", 1000, least=1)
     if prefetch != int(prefetch) or prefetch > _MOST_PREFETCH:
         raise options.bad(f"a whole number from 1 to {_MOST_PREFETCH} for option prefetch")
-    checks = _Checks(
-        single=_choice(options, "order", "any", "single"),
-        dead_letter=not _choice(options, "dead_letter", "check", "off"),
-        passive=_choice(options, "passive", "off", "on"),
-    )
-    server = _Server(parts, options)
+    single, passive = _choice(options, "order", "any", "single"), _choice(options, "passive", "off", "on")
+    if single and passive:
+        raise options.bad("order=single without passive=on, which leaves it unchecked,")
+    dead_letter = not _choice(options, "dead_letter", "check", "off")
+    checks = QueueChecks(single=single, dead_letter=dead_letter, passive=passive)
+    server = RabbitServer(parts, options)
     options.finish()
     return RabbitSubscription(server, queue, prefetch=int(prefetch), checks=checks)
 
@@ -322,154 +292,19 @@ def subscribe(parts: SplitResult, consumer: str) -> RabbitSubscription:
 def publisher(parts: SplitResult) -> RabbitPublisher:
     """Return a publisher to `?queue=Q`, or to `?exchange=E&routing_key=K` (the key is empty when not given).
 
-    Options `heartbeat` and `ca` are those of `subscribe`. Raises `BadBrokerURL`, `BrokerMisconfigured`, `BrokerLost`.
+    Options of `subscribe` may stand in the URL; `heartbeat` and `ca` mean the same.
+    Raises `BadBrokerURL`, `BrokerMisconfigured`, `BrokerLost`.
     """
     options = Options(parts, _FORM)
     queue, exchange = options.text("queue", ""), options.text("exchange", "")
     routing_key = options.text("routing_key", "")
     if bool(queue) == bool(exchange) or (queue and routing_key):
         raise options.bad("either option queue, or exchange with routing_key,")
-    server = _Server(parts, options)
+    for name in ("prefetch", "order", "dead_letter", "passive"):
+        options.text(name, "-")
+    server = RabbitServer(parts, options)
     options.finish()
     return RabbitPublisher(server, exchange, queue or routing_key)
-
-
-class _Server:
-    """Where the broker is, how it is reached, and how its errors are named."""
-
-    def __init__(self, parts: SplitResult, options: Options) -> None:
-        secure = parts.scheme == "amqps"
-        heartbeat = options.number("heartbeat", 20, least=1)
-        trusted = options.text("ca", "")
-        try:
-            port = parts.port or (_TLS_PORT if secure else _PLAIN_PORT)
-        except ValueError as error:
-            raise options.bad("a port from 1 to 65535") from error
-        if not parts.hostname or parts.fragment or "/" in parts.path[1:]:
-            raise options.bad("a host, and a virtual host with its / as %2F,")
-        tls = None
-        if secure:
-            try:
-                tls = pika.SSLOptions(ssl.create_default_context(cafile=trusted or None), parts.hostname)
-            except OSError as error:
-                raise options.bad(
-                    f"a readable file of certificates for option ca ({error.strerror})"
-                ) from error
-        elif trusted:
-            raise options.bad("option ca with amqps: only")
-        self.shown = f"{parts.hostname}:{port}"
-        self._parameters = pika.ConnectionParameters(
-            host=parts.hostname,
-            port=port,
-            virtual_host=unquote(parts.path[1:]) or "/",
-            credentials=pika.PlainCredentials(
-                unquote(parts.username) if parts.username is not None else "guest",
-                unquote(parts.password) if parts.password is not None else "guest",
-                erase_on_connect=False,
-            ),
-            ssl_options=tls,
-            heartbeat=int(heartbeat),
-            socket_timeout=5,
-            stack_timeout=10,
-            blocked_connection_timeout=60,
-            client_properties={"product": "onefold"},
-        )
-
-    def connect(self) -> pika.BlockingConnection:
-        """Return a new connection; takes up to 10 seconds."""
-        try:
-            return pika.BlockingConnection(self._parameters)
-        except (
-            pika.exceptions.ProbableAuthenticationError,
-            pika.exceptions.ProbableAccessDeniedError,
-            pika.exceptions.AuthenticationError,
-        ) as error:
-            raise BrokerMisconfigured(
-                f"expected {self.shown} to let the user in to the virtual host "
-                f"{self._parameters.virtual_host!r}, found: {_words(error)}; check user, password and virtual host"
-            ) from error
-        except (pika.exceptions.AMQPError, AMQPConnectorException, OSError) as error:
-            raise BrokerLost(
-                f"expected RabbitMQ at {self.shown}, found: {_words(error)}; check host, port and the broker"
-            ) from error
-
-    @contextlib.contextmanager
-    def errors(self, what: str) -> Iterator[None]:
-        """Turn the client's errors into those of the port."""
-        try:
-            yield
-        except pika.exceptions.ChannelClosedByBroker as error:
-            raise refused(what, error) from error
-        except (pika.exceptions.AMQPError, AMQPConnectorException, OSError) as error:
-            raise BrokerLost(
-                f"expected the connection to {self.shown} to stay, found it lost: {_words(error)}; connect again"
-            ) from error
-
-
-class _Checks:
-    """What a queue is asked for before it is consumed."""
-
-    def __init__(self, *, single: bool, dead_letter: bool, passive: bool) -> None:
-        self._single = single
-        self._dead_letter = dead_letter
-        self._passive = passive
-
-    def run(self, connection: pika.BlockingConnection, queue: str) -> float | None:
-        """Raise `BrokerMisconfigured` unless the queue will do; return its time to live in seconds, None for none."""
-        if self._passive:
-            exists(connection, queue)
-            log.warning(
-                "queue %s: its type, dead-letter exchange and delivery limit are not checked (passive=on)",
-                queue,
-            )
-            return None
-        found = declared(connection, queue)
-        if found.get("x-queue-type") != "quorum":
-            raise BrokerMisconfigured(
-                f"expected queue {queue!r} to be a quorum queue, found type {found.get('x-queue-type', 'classic')}; "
-                "declare another with x-queue-type=quorum and move the messages there"
-            )
-        if self._single and found.get("x-single-active-consumer") is not True:
-            raise BrokerMisconfigured(
-                f"expected queue {queue!r} to have x-single-active-consumer=true because order=single is asked for, "
-                "found it without; declare another with it, or leave out order=single"
-            )
-        if self._dead_letter:
-            self._check_dead_letter(connection, queue, found)
-        ttl = found.get("x-message-ttl")
-        return ttl / 1000 if isinstance(ttl, int) else None
-
-    def _check_dead_letter(
-        self, connection: pika.BlockingConnection, queue: str, found: Mapping[str, Any]
-    ) -> None:
-        exchange, limit = found.get("x-dead-letter-exchange"), found.get("x-delivery-limit")
-        if exchange is None:
-            raise BrokerMisconfigured(
-                f"expected queue {queue!r} to have an x-dead-letter-exchange, found none "
-                f"(x-delivery-limit: {'not set' if limit is None else limit}): past its limits the broker drops "
-                "messages for good; declare the queue with one, or add dead_letter=off if a policy sets it"
-            )
-        if exchange:
-            if not exchange_exists(connection, str(exchange)):
-                raise BrokerMisconfigured(
-                    f"expected the dead-letter exchange {exchange!r} of queue {queue!r}, found no exchange of this "
-                    "name: dead letters would be dropped; declare it and bind a queue to it"
-                )
-        else:
-            target = found.get("x-dead-letter-routing-key")
-            if target is None or target == queue:
-                raise BrokerMisconfigured(
-                    f"expected dead letters of queue {queue!r} to go elsewhere, found that they return to it and are "
-                    "dropped there; set x-dead-letter-routing-key to the name of another queue"
-                )
-            exists(connection, str(target))
-        if isinstance(limit, int) and 0 <= limit < _FEW_DELIVERIES:
-            log.warning(
-                "queue %s: x-delivery-limit is %s; each restart of a consumer counts as a delivery of all that it "
-                "had not acknowledged. Set 20 or more",
-                queue,
-                limit,
-            )
 
 
 def _choice(options: Options, name: str, default: str, other: str) -> bool:
@@ -477,71 +312,3 @@ def _choice(options: Options, name: str, default: str, other: str) -> bool:
     if value not in (default, other):
         raise options.bad(f"{default} or {other} for option {name}")
     return value == other
-
-
-def _delivery(queue: str, method: Basic.Deliver, properties: BasicProperties, body: bytes) -> Delivery:
-    table: Mapping[str, Any] = properties.headers or {}
-    headers = {name.lower(): _text(value) for name, value in table.items() if value is not None}
-    for name, attribute in _PROPERTIES.items():
-        value = getattr(properties, attribute)
-        if value is not None:
-            headers[name] = _text(value)
-    tag = int(method.delivery_tag or 0)
-    count = table.get("x-delivery-count")
-    return Delivery(
-        body,
-        headers,
-        f"{queue}@{properties.message_id}" if properties.message_id else f"{queue}#{tag}",
-        key=headers.pop(KEY, None),
-        published_at=_instant(table.get("timestamp_in_ms"), properties.timestamp),
-        attempt=int(count) + 1 if isinstance(count, int) else 1 + bool(method.redelivered),
-        handle=tag,
-    )
-
-
-def _text(value: Any) -> str:
-    """A value of a table as text: numbers and truths as in JSON, instants in RFC 3339, bytes in base64."""
-    match value:
-        case str():
-            return value
-        case bool():
-            return "true" if value else "false"
-        case int():
-            return str(int(value))  # pika's own integers end in L
-        case bytes():
-            return base64.b64encode(value).decode()
-        case datetime():
-            aware = value if value.tzinfo else value.replace(tzinfo=UTC)
-            return aware.isoformat().replace("+00:00", "Z")
-        case Decimal() | float():
-            return str(value)
-        case _:
-            return json.dumps(_plain(value), ensure_ascii=False)
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case dict():
-            return {str(name): _plain(part) for name, part in value.items()}
-        case list():
-            return [_plain(part) for part in value]
-        case None | bool() | str() | float():
-            return value
-        case int():
-            return int(value)
-        case _:
-            return _text(value)
-
-
-def _instant(milliseconds: Any, seconds: Any) -> datetime | None:
-    """When the broker took a message: its own stamp in milliseconds if it sets one, else the producer's."""
-    for value, unit in ((milliseconds, 1000), (seconds, 1)):
-        if isinstance(value, int):
-            stamp = int(value) / (1000 if value >= _MILLISECONDS else unit)
-            with contextlib.suppress(ValueError, OverflowError, OSError):
-                return datetime.fromtimestamp(stamp, UTC)
-    return None
-
-
-def _words(error: BaseException) -> str:
-    return str(error) or repr(error)

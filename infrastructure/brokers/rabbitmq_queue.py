@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -11,13 +12,82 @@ import pika.exceptions
 
 from .port import BrokerLost, BrokerMisconfigured
 
+log = logging.getLogger("onefold.brokers.rabbitmq")
+
 _OBJECTION = re.compile(
     r"inequivalent arg '(?P<name>[^']+)' for .*?"
     r" but current is (?:none|(?:the value )?'(?P<value>.*?)'(?: of type '(?P<type>\w+)')?)$",
     re.DOTALL,
 )
 _TRIES = 40
+_FEW_DELIVERIES = 10
 _REFUSED, _NOT_FOUND, _LOCKED, _PRECONDITION = 403, 404, 405, 406
+
+
+class QueueChecks:
+    """What a queue is asked for before it is consumed."""
+
+    def __init__(self, *, single: bool, dead_letter: bool, passive: bool) -> None:
+        self._single = single
+        self._dead_letter = dead_letter
+        self._passive = passive
+
+    def run(self, connection: pika.BlockingConnection, queue: str) -> float | None:
+        """Raise `BrokerMisconfigured` unless the queue will do; return its time to live in seconds, None for none."""
+        if self._passive:
+            exists(connection, queue)
+            log.warning(
+                "queue %s: its type, dead-letter exchange and delivery limit are not checked (passive=on)",
+                queue,
+            )
+            return None
+        found = declared(connection, queue)
+        if found.get("x-queue-type") != "quorum":
+            raise BrokerMisconfigured(
+                f"expected queue {queue!r} to be a quorum queue, found type {found.get('x-queue-type', 'classic')}; "
+                "declare another with x-queue-type=quorum and move the messages there"
+            )
+        if self._single and found.get("x-single-active-consumer") is not True:
+            raise BrokerMisconfigured(
+                f"expected queue {queue!r} to have x-single-active-consumer=true because order=single is asked for, "
+                "found it without; declare another with it, or leave out order=single"
+            )
+        if self._dead_letter:
+            self._check_dead_letter(connection, queue, found)
+        ttl = found.get("x-message-ttl")
+        return ttl / 1000 if isinstance(ttl, int) else None
+
+    def _check_dead_letter(
+        self, connection: pika.BlockingConnection, queue: str, found: Mapping[str, Any]
+    ) -> None:
+        exchange, limit = found.get("x-dead-letter-exchange"), found.get("x-delivery-limit")
+        if exchange is None:
+            raise BrokerMisconfigured(
+                f"expected queue {queue!r} to have an x-dead-letter-exchange, found none "
+                f"(x-delivery-limit: {'not set' if limit is None else limit}): past its limits the broker drops "
+                "messages for good; declare the queue with one, or add dead_letter=off if a policy sets it"
+            )
+        if exchange:
+            if not exchange_exists(connection, str(exchange)):
+                raise BrokerMisconfigured(
+                    f"expected the dead-letter exchange {exchange!r} of queue {queue!r}, found no exchange of this "
+                    "name: dead letters would be dropped; declare it and bind a queue to it"
+                )
+        else:
+            target = found.get("x-dead-letter-routing-key")
+            if target is None or target == queue:
+                raise BrokerMisconfigured(
+                    f"expected dead letters of queue {queue!r} to go elsewhere, found that they return to it and are "
+                    "dropped there; set x-dead-letter-routing-key to the name of another queue"
+                )
+            exists(connection, str(target))
+        if isinstance(limit, int) and 0 <= limit < _FEW_DELIVERIES:
+            log.warning(
+                "queue %s: x-delivery-limit is %s; each restart of a consumer counts as a delivery of all that it "
+                "had not acknowledged. Set 20 or more",
+                queue,
+                limit,
+            )
 
 
 def declared(connection: pika.BlockingConnection, queue: str) -> Mapping[str, Any]:

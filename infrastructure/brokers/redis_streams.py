@@ -13,31 +13,26 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
-from urllib.parse import SplitResult, unquote
+from urllib.parse import SplitResult
 
 import redis
-from redis import exceptions
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from .options import Options
-from .port import BrokerLost, BrokerMisconfigured, Delivery, Outgoing
+from .port import BrokerLost, Delivery, Outgoing
 from .redis_entry import delivery, fields_of
+from .redis_server import RedisServer, call
 
 log = logging.getLogger("onefold.brokers.redis")
 
 _FORM = "redis://user:password@host:6379/0?stream=payments&group=ledger"
 _PREFIX = "onefold-"
 _BEGIN = b"0-0"
-_LONGEST_BLOCK = 5.0
+_LONGEST_BLOCK = 5.0  # half the time within which the server has to answer
 _SHORT_BLOCK = 0.1
 _CHUNK = 500
 _SLACK = 0.005  # two clocks count
 _SWEEP_CALLS = 16
 _GONE = ("NOGROUP", "UNBLOCKED", "no such key")
-_PASSING = (
-    "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN", "UNBLOCKED",
-)  # fmt: skip
 
 # XCLAIM alone would take an entry back from a consumer that has claimed it since.
 _SET_IDLE: Final = """
@@ -68,7 +63,9 @@ class RedisSubscription:
     again and read from its beginning, with a warning: repeats are harmless to a consumer, losses are not.
     """
 
-    def __init__(self, server: _Server, streams: Sequence[str], group: str, start: str, lease: float) -> None:
+    def __init__(
+        self, server: RedisServer, streams: Sequence[str], group: str, start: str, lease: float
+    ) -> None:
         self.lease: float | None = lease
         self._lease = lease
         self._server = server
@@ -108,7 +105,7 @@ class RedisSubscription:
         until = time.monotonic() + timeout
         if not limit:
             with self._errors():
-                _call(self._client, "PING")
+                call(self._client, "PING")
             time.sleep(max(0.0, until - time.monotonic()))
             return []
         while True:
@@ -130,7 +127,7 @@ class RedisSubscription:
         with self._errors():
             pipeline = self._client.pipeline(transaction=False)
             for stream, entries in _chunks(one.handle for one in deliveries):
-                _call(pipeline, "XACK", stream, self._group, *entries)
+                call(pipeline, "XACK", stream, self._group, *entries)
             pipeline.execute()
         self._held.difference_update(one.handle for one in deliveries)
 
@@ -204,7 +201,7 @@ class RedisSubscription:
         return taken
 
     def _claim_some(self, stream: str, cursor: bytes, count: int) -> tuple[bytes, list[tuple[bytes, Any]]]:
-        reply = _call(
+        reply = call(
             self._client,
             "XAUTOCLAIM",
             stream,
@@ -243,7 +240,7 @@ class RedisSubscription:
         if len(chosen) < count:
             wait = min(wait, _SHORT_BLOCK)
         block = ("BLOCK", max(1, _milliseconds(wait))) if wait > 0 else ()
-        reply = _call(self._client,
+        reply = call(self._client,
             "XREADGROUP", "GROUP", self._group, self._name, "COUNT", limit // len(chosen), *block,
             "STREAMS", *chosen, *([">"] * len(chosen)),
         )  # fmt: skip
@@ -262,7 +259,7 @@ class RedisSubscription:
 
     def _make_group(self, stream: str, start: str) -> bool:
         try:
-            _call(self._client, "XGROUP CREATE", stream, self._group, start, "MKSTREAM")
+            call(self._client, "XGROUP CREATE", stream, self._group, start, "MKSTREAM")
         except redis.ResponseError as error:
             if str(error).startswith("BUSYGROUP"):
                 return False
@@ -338,14 +335,14 @@ class RedisSubscription:
 class RedisPublisher:
     """Adds to one stream. How durably Redis takes an entry is its own setting (`appendfsync`), and `wait`'s."""
 
-    def __init__(self, server: _Server, stream: str, replicas: int) -> None:
+    def __init__(self, server: RedisServer, stream: str, replicas: int) -> None:
         self._server = server
         self._stream = stream
         self._replicas = replicas
         self._closed = False
         self._client = server.client()
         with self._errors():
-            _call(self._client, "PING")
+            call(self._client, "PING")
 
     def publish(self, messages: Sequence[Outgoing]) -> None:
         """Publish in order; see `Publisher`."""
@@ -356,9 +353,9 @@ class RedisPublisher:
             with self._errors():
                 pipeline = self._client.pipeline(transaction=False)
                 for fields in entries[begin : begin + _CHUNK]:
-                    _call(pipeline, "XADD", self._stream, "*", *itertools.chain(*fields.items()))
+                    call(pipeline, "XADD", self._stream, "*", *itertools.chain(*fields.items()))
                 if self._replicas:
-                    _call(pipeline, "WAIT", self._replicas, _milliseconds(_LONGEST_BLOCK))
+                    call(pipeline, "WAIT", self._replicas, _milliseconds(_LONGEST_BLOCK))
                 replies = pipeline.execute()
             if self._replicas and replies[-1] < self._replicas:
                 raise BrokerLost(
@@ -392,7 +389,7 @@ def subscribe(parts: SplitResult, consumer: str) -> RedisSubscription:
     group = options.text("group", f"onefold.{consumer}")
     start = options.text("start", "0")
     lease = options.number("lease", 30, least=0.1)
-    server = _Server(parts, options)
+    server = RedisServer(parts, options)
     options.finish()
     return RedisSubscription(server, streams, group, start, lease)
 
@@ -412,78 +409,9 @@ def publisher(parts: SplitResult) -> RedisPublisher:
     replicas = options.number("wait", 0)
     if replicas != int(replicas):
         raise options.bad("a whole number for option wait")
-    server = _Server(parts, options)
+    server = RedisServer(parts, options)
     options.finish()
     return RedisPublisher(server, stream, int(replicas))
-
-
-class _Server:
-    """Where the server is, how it is reached, and how its errors are named."""
-
-    def __init__(self, parts: SplitResult, options: Options) -> None:
-        trusted = options.text("ca", "")
-        try:
-            port = parts.port or 6379
-            database = int(parts.path.strip("/") or 0)
-        except ValueError as error:
-            raise options.bad("a port from 1 to 65535, and the number of a database") from error
-        if not parts.hostname or database < 0 or parts.fragment:
-            raise options.bad("a host, and the number of a database,")
-        if trusted and parts.scheme != "rediss":
-            raise options.bad("option ca with rediss: only")
-        self.shown = f"{parts.hostname}:{port}"
-        self._options: dict[str, Any] = {
-            "host": parts.hostname,
-            "port": port,
-            "db": database,
-            "username": unquote(parts.username) if parts.username else None,
-            "password": unquote(parts.password) if parts.password else None,
-            # A command that is tried again unseen would add an entry twice, or read one that nobody gets.
-            "retry": Retry(NoBackoff(), 0),
-            "socket_timeout": 2 * _LONGEST_BLOCK,
-            "socket_connect_timeout": 5.0,
-            "protocol": 2,
-        }
-        if parts.scheme == "rediss":
-            self._options |= {"ssl": True, "ssl_ca_certs": trusted or None}
-
-    def client(self) -> redis.Redis:
-        """Return a client, which connects at its first command."""
-        return redis.Redis(**self._options)
-
-    @contextlib.contextmanager
-    def errors(self, what: str) -> Iterator[None]:
-        """Turn the client's errors into those of the port."""
-        try:
-            yield
-        except (redis.AuthenticationError, exceptions.AuthorizationError) as error:
-            raise BrokerMisconfigured(
-                f"expected {self.shown} to let the user in, found: {error}; check user and password in the URL"
-            ) from error
-        except exceptions.NoPermissionError as error:
-            raise BrokerMisconfigured(
-                f"expected the user to be allowed what {what} needs, found: {error}; grant it the stream commands, "
-                "EVALSHA and SCRIPT LOAD on these keys"
-            ) from error
-        except redis.ResponseError as error:
-            if str(error).startswith(_PASSING) or isinstance(
-                error,
-                exceptions.ReadOnlyError
-                | exceptions.OutOfMemoryError
-                | exceptions.ClusterDownError
-                | exceptions.TryAgainError,
-            ):
-                raise BrokerLost(
-                    f"expected {self.shown} to serve {what}, found: {error}; try again later"
-                ) from error
-            raise BrokerMisconfigured(
-                f"expected {self.shown} to serve {what}, found it refused: {error}; "
-                "check that the names are those of streams, and that the server is Redis 6.2 or later"
-            ) from error
-        except (redis.RedisError, OSError) as error:
-            raise BrokerLost(
-                f"expected Redis at {self.shown}, found: {error}; check host, port and the server"
-            ) from error
 
 
 def _chunks(handles: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, list[bytes]]]:
@@ -493,11 +421,6 @@ def _chunks(handles: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, list[by
     for stream, entries in streams.items():
         for begin in range(0, len(entries), _CHUNK):
             yield stream, entries[begin : begin + _CHUNK]
-
-
-def _call(client: redis.Redis, *arguments: Any) -> Any:
-    execute: Any = client.execute_command
-    return execute(*arguments)
 
 
 def _milliseconds(seconds: float) -> int:

@@ -14,9 +14,13 @@ from ..domain.errors import OnefoldError
 from ..domain.event import flaw_of_text
 from .message import Message
 
-# A text that is a decimal number: amounts are written as text where numbers would lose digits.
-_DECIMAL_TEXT = re.compile(r'"(-?)0*([0-9]+)\.([0-9]*?)0*"(?!:)')
-_LARGE = 400
+# A text in JSON that is a decimal number: amounts are written as text where numbers would lose digits. A quote behind a
+# backslash is a letter of a longer text, and a text before a colon is a key.
+_DECIMAL_TEXT = re.compile(r'(?<!\\)"(-?)([0-9]+)\.([0-9]*)"(?!:)')
+_UUID_TEXT = re.compile(r"[0-9a-fA-F]{8}(-?)(?:[0-9a-fA-F]{4}\1){3}[0-9a-fA-F]{12}")
+_NAN = float("nan")
+# Digits of a whole number; Python reads and writes no longer ones as JSON.
+_LONGEST = 4300
 
 
 class KeyMissing(OnefoldError, ValueError):
@@ -26,11 +30,15 @@ class KeyMissing(OnefoldError, ValueError):
 def fingerprint(message: Message) -> bytes:
     """Return 16 bytes that are the same for messages of equal type, subject and data.
 
-    Data are compared by value: 24.9 equals 24.90, also as text, and the order of the keys of an object does not
-    matter. What a redelivery may change is left out: id, source, time and extensions.
+    Data are compared by value: 24.9 equals 24.90, also where both are text, and the order of the keys of an object
+    does not matter; a number differs from its text. What a redelivery may change is left out: id, source, time and
+    extensions.
     """
     data = message.data
-    digest = blake2b(digest_size=16)
+    kind, subject = message.type, message.subject or ""
+    digest = blake2b(
+        f"{len(kind)}:{kind}{len(subject)}:{subject}".encode(errors="surrogatepass"), digest_size=16
+    )
     if isinstance(data, bytes):
         digest.update(b"\x00")
         digest.update(data)
@@ -39,7 +47,6 @@ def fingerprint(message: Message) -> bytes:
         if "." in text:
             text = _DECIMAL_TEXT.sub(_normal, text)
         digest.update(text.encode())
-    digest.update(f"\x00{message.type}\x00{message.subject or ''}".encode())
     return digest.digest()
 
 
@@ -47,27 +54,29 @@ def digest_of(key: object) -> bytes:
     """Return the 16 bytes that stand for an idempotency key in the ledger.
 
     A key is text, a whole number, a UUID, or a tuple of these; text is compared letter by letter, and may be of any
-    length. Raises `KeyMissing` for anything else, for empty text and for text that holds NUL or a lone surrogate.
+    length; a number or a UUID is the same key as its text. Raises `KeyMissing` for anything else, for empty text and
+    for text that holds NUL or a lone surrogate.
     """
-    return blake2b(text_of(key).encode(), digest_size=16).digest()
+    # A tuple is never the same key as a text that looks like one.
+    kind = b"parts" if isinstance(key, tuple) else b""
+    return blake2b(text_of(key).encode(), digest_size=16, person=kind).digest()
 
 
 def time_ordered(key: object) -> bytes:
     """Return the 16 bytes of a key that is a UUIDv7; raises `KeyMissing` for another."""
-    try:
-        found = key if isinstance(key, UUID) else UUID(text_of(key))
-    except ValueError:
-        found = None
-    if found is None or found.version != 7:
+    text = text_of(key)
+    # Python reads more than this as a UUID, such as a sign in front.
+    found = bytes.fromhex(text.replace("-", "")) if _UUID_TEXT.fullmatch(text) else b""
+    if not found or found[6] >> 4 != 7 or found[8] >> 6 != 2:
         raise KeyMissing(
             f"expected a UUIDv7 as key, found {_shown(key)}; a ledger of time-ordered keys takes no other "
             '(declare ledger="any" for keys of any kind)'
         )
-    return found.bytes
+    return found
 
 
 def text_of(key: object) -> str:
-    """Return a key as text, different for different keys."""
+    """Return a key as text, different for different keys of one kind."""
     match key:
         case str():
             text = key
@@ -76,9 +85,9 @@ def text_of(key: object) -> str:
         case int() | UUID():
             text = str(key)
         case tuple():
-            # Lengths in front, so that ("a", "bc") and ("ab", "c") differ.
-            parts = [text_of(part) for part in key]
-            text = "".join(f"{len(part)}:{part}" for part in parts)
+            # Lengths in front, so that ("a", "bc") and ("ab", "c") differ, and a sign of what is a tuple itself.
+            parts = [(text_of(part), ";" if isinstance(part, tuple) else ":") for part in key]
+            text = "".join(f"{len(part)}{sign}{part}" for part, sign in parts)
         case _:
             text = ""
     if not text:
@@ -97,7 +106,7 @@ def _shown(key: object) -> str:
 
 def _normal(match: re.Match[str]) -> str:
     sign, whole, part = match.groups()
-    whole = whole.lstrip("0") or "0"
+    whole, part = whole.lstrip("0") or "0", part.rstrip("0")
     number = f"{whole}.{part}" if part else whole
     return f'"{sign if number != "0" else ""}{number}"'
 
@@ -111,9 +120,10 @@ def _number(value: object) -> Any:
         exponent += len(text) - len(stripped)
         if not stripped:
             return 0
-        if 0 <= exponent <= _LARGE:
+        if 0 <= exponent <= _LONGEST - len(stripped):
             return int(stripped) * 10**exponent * (-1 if sign else 1)
-        return {"#": f"{'-' if sign else ''}{stripped}e{exponent}"}
+        # No message holds NaN, so nothing else is written like this.
+        return [_NAN, f"{'-' if sign else ''}{stripped}e{exponent}"]
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"expected a JSON value, found {type(value).__name__}")

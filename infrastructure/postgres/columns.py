@@ -19,8 +19,7 @@ from types import NoneType
 from typing import Annotated, Any, Literal, LiteralString, get_args, get_origin
 from uuid import UUID
 
-import psycopg
-from psycopg.abc import Buffer
+from psycopg.abc import AdaptContext, Buffer
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
 from pydantic import (
@@ -187,14 +186,14 @@ def _made(array_oid: int, data: bytes) -> Packed:
 
 _CLASSES: dict[int, type[Packed]] = {
     oid: type(f"Packed{oid}", (Packed,), {"__slots__": ()})
-    for oid in (1000, 1009, 1016, 1022, 1182, 1185, 2951)
+    for oid in (1000, 1007, 1009, 1016, 1022, 1182, 1185, 2951)
 }
 
 
-def register(connection: psycopg.Connection[Any]) -> None:
-    """Make `connection` accept packed columns as parameters."""
+def register(target: AdaptContext) -> None:
+    """Make a connection or a cursor accept packed columns as parameters."""
     for oid, cls in _CLASSES.items():
-        connection.adapters.register_dumper(cls, _dumper_for(oid))
+        target.adapters.register_dumper(cls, _dumper_for(oid))
 
 
 def _day(value: date) -> int:
@@ -304,5 +303,21 @@ def _without_none(annotation: Any) -> Any:
     return annotation
 
 
+UUID_BYTES = 16
+_UUID_SIZE = UUID_BYTES.to_bytes(4, "big")
+
+
+def pack_uuids(values: Sequence[bytes]) -> Packed:
+    """Pack uuids that are given as 16 bytes each; raises ValueError for one of another length."""
+    if not set(map(len, values)) <= {UUID_BYTES}:
+        wrong = next(value for value in values if len(value) != UUID_BYTES)
+        raise ValueError(f"expected {UUID_BYTES} bytes, found {len(wrong)} ({wrong[:32]!r})")
+    header = _HEADER.pack(1, 0, 2950, len(values), 1)
+    return _made(2951, _UUID_SIZE.join((header, *values)))
+
+
 PACK_POSITION = _COLUMNS[int][2]
 PACK_BOOLEAN = _COLUMNS[bool][2]
+
+PACK_TEXT = _PACK_TEXT
+pack_integers = _fixed(23, 1007, int, "i", 4)

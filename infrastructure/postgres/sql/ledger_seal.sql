@@ -1,0 +1,1 @@
+ALTER TABLE onefold.{partition} ADD CONSTRAINT ledger_sealed CHECK (false) NOT VALID

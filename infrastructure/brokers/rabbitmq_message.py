@@ -17,6 +17,7 @@ from .port import Delivery, Outgoing
 KEY: Final = "onefold-key"
 """Header that carries the key of an `Outgoing`."""
 
+_COUNTS = ("x-delivery-count", "x-acquired-count")
 _MILLISECONDS = 10**11  # as seconds it would be the year 5138
 _PROPERTIES: Final = {
     "content-type": "content_type",
@@ -37,13 +38,17 @@ def delivery(queue: str, method: Basic.Deliver, properties: BasicProperties, bod
     truths as in JSON, instants in RFC 3339, bytes in base64, tables and lists as JSON.
     """
     table: Mapping[str, Any] = properties.headers or {}
-    headers = {name.lower(): _text(value) for name, value in table.items() if value is not None}
+    headers = {
+        name.lower(): _text(value)
+        for name, value in table.items()
+        if value is not None and name not in _COUNTS
+    }
     for name, attribute in _PROPERTIES.items():
         value = getattr(properties, attribute)
         if value is not None:
             headers[name] = _text(value)
     tag = int(method.delivery_tag or 0)
-    count = table.get("x-delivery-count")
+    count = table.get(_COUNTS[0])
     return Delivery(
         body,
         headers,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pika
@@ -99,15 +100,16 @@ def declared(connection: pika.BlockingConnection, queue: str) -> Mapping[str, An
     """
     exists(connection, queue)
     arguments: dict[str, Any] = {"x-queue-type": "quorum"}
-    for _ in range(_TRIES):
-        channel = connection.channel()
-        try:
-            channel.queue_declare(queue, durable=True, arguments=arguments)
-        except pika.exceptions.ChannelClosedByBroker as error:
-            _learn(arguments, queue, error)
-        else:
-            channel.close()
-            return arguments
+    with _quiet():
+        for _ in range(_TRIES):
+            channel = connection.channel()
+            try:
+                channel.queue_declare(queue, durable=True, arguments=arguments)
+            except pika.exceptions.ChannelClosedByBroker as error:
+                _learn(arguments, queue, error)
+            else:
+                channel.close()
+                return arguments
     raise BrokerMisconfigured(
         f"expected to learn what queue {queue!r} was declared with, found the broker still objecting to {arguments}; "
         "add passive=on to the URL to leave the check out"
@@ -153,6 +155,21 @@ def refused(what: str, error: pika.exceptions.ChannelClosedByBroker) -> BrokerMi
     return BrokerLost(
         f"expected an open channel for {what}, found it ended by the broker: {error.reply_text}; subscribe again"
     )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the client from warning of objections that are asked for."""
+    client = logging.getLogger("pika.channel")
+
+    def other(record: logging.LogRecord) -> bool:
+        return "inequivalent arg" not in record.getMessage()
+
+    client.addFilter(other)
+    try:
+        yield
+    finally:
+        client.removeFilter(other)
 
 
 def _learn(arguments: dict[str, Any], queue: str, error: pika.exceptions.ChannelClosedByBroker) -> None:

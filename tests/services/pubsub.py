@@ -46,7 +46,8 @@ def emulator(folder: Path, ports: Sequence[int]) -> list[Command]:
     java, archive = shutil.which("java"), jar()
     if archive is None:
         raise Unavailable(
-            f"expected the Pub/Sub emulator, found no jar; install google-cloud-cli-pubsub-emulator, or name it in {JAR}"
+            f"expected the Pub/Sub emulator, found no jar; install google-cloud-cli-pubsub-emulator, "
+            f"or name it in {JAR}"
         )
     if java is None:
         raise Unavailable("expected Java, found none; install it: apt-get install default-jre-headless")

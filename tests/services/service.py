@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +29,10 @@ class Unavailable(Exception):
 
 class NotStarted(Exception):
     """The service was started and does not answer."""
+
+
+class NotEnded(Exception):
+    """The service was told to end and still runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +186,15 @@ def end(folder: Path, how: int) -> None:
     """End the service of a folder, if it runs, and wait until it has ended."""
     if not running(folder):
         return
-    pid, _ = json.loads((folder / "keeper").read_text())
-    try:
-        keeper = psutil.Process(pid)
-        keeper.send_signal(how)
-        keeper.wait(2 * END_SECONDS)
-    except psutil.NoSuchProcess:
-        return
+    pid, born = json.loads((folder / "keeper").read_text())
+    with suppress(ProcessLookupError):
+        os.kill(pid, how)
+    deadline = time.monotonic() + 3 * END_SECONDS
+    # Not until its pid is free: whoever inherited it may take seconds to notice that it ended.
+    while alive(pid, born):
+        if time.monotonic() > deadline:
+            raise NotEnded(f"expected the process {pid} to end within {3 * END_SECONDS:.0f} seconds; kill it")
+        time.sleep(0.01)
 
 
 def end_all(home: Path) -> None:

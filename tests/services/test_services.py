@@ -50,14 +50,6 @@ def exchange_rabbitmq(url: str, name: str) -> bytes | None:
         return body
 
 
-def exchange_redis(url: str, name: str) -> bytes:
-    with Redis.from_url(url) as client:
-        client.xadd(name, {"body": b"one"})
-        client.xgroup_create(name, "readers", id="0")
-        ((_, ((_, fields),)),) = client.xreadgroup("readers", "me", {name: ">"}).items()
-        return bytes(fields[b"body"]) if isinstance(fields, dict) else bytes(fields)
-
-
 def exchange_kafka(servers: str, name: str) -> tuple[int, bytes | None]:
     producer = Producer({"bootstrap.servers": servers})
     partitions = producer.list_topics(name, timeout=10).topics[name].partitions
@@ -352,18 +344,21 @@ def test_cutting_a_proxy_ends_connections_and_mending_takes_new_ones(through_pro
 
 
 def test_a_frozen_proxy_holds_up_and_a_thawed_one_delivers() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, Proxy(server.getsockname()[1]) as proxy:
-        with socket.create_connection(("127.0.0.1", proxy.port)) as client:
-            far, _ = server.accept()
-            with far:
-                proxy.freeze()
-                client.sendall(b"one")
-                far.settimeout(0.2)
-                with pytest.raises(TimeoutError):
-                    far.recv(3)
-                proxy.thaw()
-                far.settimeout(5)
-                assert far.recv(3) == b"one"
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        Proxy(server.getsockname()[1]) as proxy,
+        socket.create_connection(("127.0.0.1", proxy.port)) as client,
+    ):
+        far, _ = server.accept()
+        with far:
+            proxy.freeze()
+            client.sendall(b"one")
+            far.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                far.recv(3)
+            proxy.thaw()
+            far.settimeout(5)
+            assert far.recv(3) == b"one"
 
 
 def test_rabbitmq_has_its_queues_again_after_a_restart_at_the_same_address(
@@ -426,7 +421,7 @@ def test_a_service_that_cannot_be_had_says_what_to_install(
         start_service(nothing)
 
 
-def test_programs_look_for_brokers_on_this_machine_alone(run_home: Path, rabbitmq_url: str) -> None:
+def test_rabbitmq_is_reached_from_this_machine_alone(run_home: Path, rabbitmq_url: str) -> None:
     keeper, _ = json.loads((run_home / "services" / "rabbitmq" / "keeper").read_text())
     listening = [
         one.laddr.ip

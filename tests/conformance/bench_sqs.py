@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 import boto3
-import pytest
 
 from .benches import Bench, unused_port
 
@@ -24,9 +23,9 @@ class SqsBench(Bench):
     settings: ClassVar[dict[str, str]] = {}
 
     def prepare(self) -> None:
-        set_credentials(self.request.getfixturevalue("monkeypatch"))
-        self.endpoint: str = self.request.getfixturevalue("sqs_endpoint")
-        self.client: Any = boto3.client("sqs", region_name=REGION, endpoint_url=self.endpoint)
+        endpoint: str = self.request.getfixturevalue("sqs_endpoint")
+        self.wire = self.request.getfixturevalue("through_proxy")("sqs")
+        self.client: Any = boto3.client("sqs", region_name=REGION, endpoint_url=endpoint)
         self.queue = self.queue.replace("conformance-", "c-") + self.suffix
         self.where = self.client.create_queue(QueueName=self.queue, Attributes=self.settings)["QueueUrl"]
 
@@ -35,15 +34,21 @@ class SqsBench(Bench):
 
     @property
     def url(self) -> str:
-        return self.at(self.endpoint, self.queue)
+        return self.at(self.wire.url, self.queue)
 
     @property
     def missing(self) -> str:
-        return self.at(self.endpoint, f"missing{self.suffix}")
+        return self.at(self.wire.url, f"missing{self.suffix}")
 
     @property
     def unreachable(self) -> str:
         return self.at(f"http://127.0.0.1:{unused_port()}", self.queue)
+
+    def cut(self) -> None:
+        self.wire.proxy.cut()
+
+    def restore(self) -> None:
+        self.wire.proxy.mend()
 
     def close(self) -> None:
         super().close()
@@ -59,15 +64,6 @@ class FifoBench(SqsBench):
     ahead = False
     suffix = ".fifo"
     settings: ClassVar[dict[str, str]] = {"FifoQueue": "true"}
-
-
-def set_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give the client of SQS credentials that moto takes, and none of whoever runs the tests."""
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_SQS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
 BENCHES = (SqsBench, FifoBench)

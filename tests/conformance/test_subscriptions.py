@@ -109,7 +109,7 @@ def test_what_was_given_back_comes_again(bench: Bench) -> None:
 
 @that("delays")
 def test_what_was_given_back_with_a_delay_comes_after_it(bench: Bench) -> None:
-    bench.publish(events(3))
+    bench.publish(events(3, keys=bench.keys(1)))
     subscription = bench.subscribe()
     found = drain(subscription, 3, SOON)
     subscription.acknowledge(found[1:])

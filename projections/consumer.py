@@ -6,18 +6,20 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime
-from functools import reduce
+from functools import partial, reduce
 from operator import attrgetter
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast
 
 from ..domain.errors import DeclarationError, OnefoldError
-from ..domain.event import Event
+from ..domain.event import Event, flaw_of_text
 from ..domain.instant import microseconds
 from ..domain.lifecycle import Lifecycle
 from ..domain.registry import Registry
 from ..domain.registry import registry as shared_registry
+from .fingerprint import shown
 from .guards import OnGap, Ordering, Rule
 from .message import Message
 from .policies import Retry
@@ -63,9 +65,7 @@ class ConsumerOptions(TypedDict, total=False):
     `retry` is for handlers that fail (`Retry()`). A parked message is reported after `gap_report` seconds (60), and
     becomes a dead letter after `gap_deadline` seconds (86,400). `unknown` is for messages of types that the function
     does not take: "reject", or "pass", which decides them without an effect ("reject"). `events` names the event
-    classes where the function's annotation does not. `savepoint` runs each message in a savepoint, so that one that
-    fails costs the others nothing; without it a batch that fails is run again in parts (False). `registry` knows the
-    event classes (the shared one).
+    classes where the function's annotation does not. `registry` knows the event classes (the shared one).
     """
 
     key: Part
@@ -80,7 +80,6 @@ class ConsumerOptions(TypedDict, total=False):
     gap_deadline: float
     unknown: Literal["reject", "pass"]
     events: Iterable[type[Event]]
-    savepoint: bool
     age: Literal["time", "published", "received"]
     registry: Registry
 
@@ -117,16 +116,16 @@ class Consumer:
         self.gap_report = options.get("gap_report", 60.0)
         self.gap_deadline = options.get("gap_deadline", 86_400.0)
         self.unknown = options.get("unknown", "reject")
-        self.savepoint = options.get("savepoint", False)
         self.age = options.get("age", "time")
         self.registry = options.get("registry", shared_registry)
-        self.is_async = effect is not None and inspect.iscoroutinefunction(effect)
+        self.is_async = effect is not None and _is_async(effect)
         self._key = _finder(name, "key", options.get("key"))
         self._version = _finder(name, "version", options.get("version"))
         # Without an order nothing is of one sequence, unless the declaration or a lifecycle says so.
         ordered = ordering != "unordered" or self.lifecycle is not None or "sequence" in options
         self._sequence = _finder(name, "sequence", options.get("sequence", "subject" if ordered else None))
-        self.takes, self.model = self._taken(options.get("events"))
+        self.takes = self._taken(options.get("events"))
+        self.model = None if self.takes else Message
         self._types = {
             stored: event_class
             for event_class in self.takes
@@ -162,10 +161,12 @@ class Consumer:
         if isinstance(found, int) and not isinstance(found, bool):
             found = str(found)
         if not isinstance(found, str) or not found:
-            raise MessageRefused(f"expected a sequence (text), found {found!r}")
+            raise MessageRefused(f"expected a sequence (text), found {shown(found)}")
+        if flaw := flaw_of_text(found):
+            raise MessageRefused(f"the sequence {shown(found)} {flaw}")
         if len(found.encode()) > LONGEST_SEQUENCE:
             raise MessageRefused(
-                f"expected a sequence of at most {LONGEST_SEQUENCE} bytes, found {found[:60]!r}..."
+                f"expected a sequence of at most {LONGEST_SEQUENCE} bytes, found {shown(found)}"
             )
         return found
 
@@ -173,37 +174,53 @@ class Consumer:
         """Return the message's number in its sequence, None if the consumer declares none; raises `MessageRefused`."""
         if self._version is None:
             return None
-        found = self._version(message)
+        found = version = self._version(message)
+        dated = self.rule.ordering == "snapshot"
         if type(found) is str and found.isascii() and found.isdigit() and len(found) < 20:
-            found = int(found)
-        if isinstance(found, datetime) and self.rule.ordering == "snapshot" and found.tzinfo is not None:
-            found = microseconds(found)
-        if type(found) is not int or not 0 < found < 2**63:
-            raise MessageRefused(f"expected a version (a whole number from 1), found {found!r}")
-        return found
+            version = int(found)
+        elif isinstance(found, datetime) and dated and found.tzinfo is not None:
+            version = microseconds(found)
+        if type(version) is not int or not 0 < version < 2**63:
+            expected = "a whole number from 1" + (", or an instant after 2000 with its zone" if dated else "")
+            raise MessageRefused(f"expected a version ({expected}), found {shown(found)}")
+        return version
 
     def event_class_of(self, message: Message) -> type[Event] | None:
         """Return the event class that a message's type leads to, None for a type that the function does not take."""
         return self._types.get(message.type)
 
-    def _taken(self, given: Iterable[type[Event]] | None) -> tuple[tuple[type[Event], ...], Any]:
-        """Return the event classes that the effect takes, or the model (Message: the message itself)."""
-        if given is not None:
-            return tuple(given), None
-        if self.fold is not None:
-            return tuple(self.fold.folds), None
-        assert self.effect is not None
-        annotation = _first_annotation(self.name, self.effect)
-        kinds = typing.get_args(annotation) if typing.get_origin(annotation) in _UNIONS else (annotation,)
-        if annotation in (inspect.Parameter.empty, Any, Message):
-            return (), Message
-        events = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Event)]
-        if len(events) != len(kinds):
-            raise DeclarationError(
-                f"consumer {self.name}: expected the first parameter to be annotated with an event class, a union of "
-                f"event classes, or Message, found {annotation!r}"
-            )
-        return tuple(events), None
+    def _taken(self, given: Iterable[type[Event]] | None) -> tuple[type[Event], ...]:
+        """Return the event classes that the effect takes, none if it takes the message itself."""
+        kinds: list[Any] = [] if given is None else list(given)
+        if given is not None and not kinds:
+            raise DeclarationError(f"consumer {self.name}: expected at least one event class in events=")
+        if self.effect is not None:
+            annotation = _first_annotation(self.name, self.effect)
+            if given is None:
+                kinds = list(_kinds(self.name, self.effect, annotation))
+                if len(kinds) == 1 and kinds[0] in (inspect.Parameter.empty, Any, Message):
+                    return ()
+        else:
+            assert self.fold is not None
+            kinds = kinds or list(self.fold.folds)
+            if not kinds or not self.fold.folds.keys() >= set(kinds):
+                raise DeclarationError(
+                    f"consumer {self.name}: expected {self.fold!r} to have a fold of each event class, "
+                    f"found {len(self.fold.folds)}"
+                )
+        for kind in kinds:
+            # A base of events leads to no message: only a class with a name of its own does.
+            if not (isinstance(kind, type) and issubclass(kind, Event) and kind.event_name):
+                raise DeclarationError(
+                    f"consumer {self.name}: expected the first parameter to be annotated with an event class that has "
+                    f"a name, a union of such classes, or Message, or events= to name such classes, found {kind!r}"
+                )
+            if not self.registry.knows(kind.event_name):
+                raise DeclarationError(
+                    f"consumer {self.name}: {kind.event_name!r} is not in the registry of the consumer; "
+                    "give it the one of the event class with registry="
+                )
+        return tuple(kinds)
 
     def _check(self) -> None:
         name, ordering = self.name, self.rule.ordering
@@ -218,6 +235,14 @@ class Consumer:
             )
         if self.ledger not in ("any", "time"):
             raise DeclarationError(f'consumer {name}: ledger must be "any" or "time", found {self.ledger!r}')
+        if self.unknown not in ("reject", "pass"):
+            raise DeclarationError(
+                f'consumer {name}: unknown must be "reject" or "pass", found {self.unknown!r}'
+            )
+        if self.age not in ("time", "published", "received"):
+            raise DeclarationError(
+                f'consumer {name}: age must be "time", "published" or "received", found {self.age!r}'
+            )
         if ordering != "unordered" and self._version is None:
             raise DeclarationError(
                 f"consumer {name}: a {ordering} consumer needs version=, or a late message could not be told from an "
@@ -239,8 +264,6 @@ class Consumer:
                 f"consumer {name}: expected a projection keyed by the sequence, found {self.fold!r} with a key of its "
                 "own, which two sequences could change at once; write such rows with SQL in a function (event, tx)"
             )
-        if self.fold is not None and self.is_async:
-            raise DeclarationError(f"consumer {name}: a fold is a plain function")
         for option, seconds in (("gap_report", self.gap_report), ("gap_deadline", self.gap_deadline)):
             if seconds <= 0:
                 raise DeclarationError(
@@ -269,37 +292,71 @@ def consumer(
 _UNIONS = (typing.Union, types.UnionType)
 
 
+def _is_async(effect: Any) -> bool:
+    return inspect.iscoroutinefunction(effect) or inspect.iscoroutinefunction(type(effect).__call__)
+
+
 def _first_annotation(name: str, effect: Effect) -> Any:
-    parameters = list(inspect.signature(effect).parameters.values())
-    if len(parameters) < 2:
-        raise DeclarationError(
-            f"consumer {name}: expected a function of (event, tx), found {len(parameters)} parameters"
-        )
-    annotation = parameters[0].annotation
-    if not isinstance(annotation, str):
-        return annotation
-    names = dict(getattr(effect, "__globals__", {}))
-    # A function that was declared inside of another sees that one's classes.
-    closure = inspect.getclosurevars(effect) if inspect.isfunction(effect) else None
-    if closure is not None:
-        names |= closure.nonlocals
     try:
-        return eval(annotation, names)  # noqa: S307 - the annotation is the program's own
-    except (NameError, AttributeError, TypeError) as error:
+        signature = inspect.signature(effect)
+        signature.bind(None, None)
+    except (TypeError, ValueError) as error:
         raise DeclarationError(
-            f"consumer {name}: the annotation {annotation!r} cannot be read ({error}); "
-            "name the event classes with events="
+            f"consumer {name}: expected a function of (event, tx), found {shown(effect)} ({error})"
         ) from error
+    return next(iter(signature.parameters.values())).annotation
 
 
-def _finder(consumer: str, option: str, part: Part | None) -> Callable[[Message], Any] | None:
-    if part is None or not isinstance(part, str):
-        return part
-    if not _PATH.fullmatch(part):
+def _kinds(name: str, effect: Effect, annotation: Any) -> Iterator[Any]:
+    """Yield the members of an annotation: those of a union, of an alias, and of text that names them."""
+    if isinstance(annotation, typing.ForwardRef):
+        annotation = annotation.__forward_arg__
+    if isinstance(annotation, str):
+        try:
+            annotation = eval(annotation, _names(effect))  # noqa: S307 - the annotation is the program's own
+            # A name in quotes, where all annotations are text already.
+            if isinstance(annotation, str):
+                annotation = eval(annotation, _names(effect))  # noqa: S307
+        except Exception as error:
+            raise DeclarationError(
+                f"consumer {name}: the annotation {annotation!r} cannot be read ({error}); "
+                "name the event classes with events="
+            ) from error
+    annotation = getattr(annotation, "__value__", annotation)
+    if typing.get_origin(annotation) in _UNIONS:
+        for part in typing.get_args(annotation):
+            yield from _kinds(name, effect, part)
+    else:
+        yield annotation
+
+
+def _names(effect: Any) -> dict[str, Any]:
+    """Return what the annotations of a function can name."""
+    while isinstance(effect, partial):
+        effect = effect.func
+    effect = inspect.unwrap(effect)
+    if not inspect.isroutine(effect):
+        effect = type(effect).__call__
+    function: Any = getattr(effect, "__func__", effect)
+    names = dict(function.__globals__)
+    # A function inside of another sees what it uses of that one; what is not assigned yet it cannot see.
+    for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):
+            names[variable] = cell.cell_contents
+    return names
+
+
+def _finder(consumer: str, option: str, part: Any) -> Callable[[Message], Any] | None:
+    if part is None:
+        return None
+    # The data as a whole are no part.
+    if not (callable(part) or (isinstance(part, str) and part != "data" and _PATH.fullmatch(part))):
         raise DeclarationError(
             f"consumer {consumer}: {option} must be a function of the message, or a path such as "
             f"'subject', 'sequence' or 'data.payment_id', found {part!r}"
         )
+    if not isinstance(part, str):
+        return cast("Callable[[Message], Any]", part)
     first, *rest = part.split(".")
     if first == "data" and rest:
         if len(rest) == 1:

@@ -69,7 +69,7 @@ def time_ordered(key: object) -> bytes:
     found = bytes.fromhex(text.replace("-", "")) if _UUID_TEXT.fullmatch(text) else b""
     if not found or found[6] >> 4 != 7 or found[8] >> 6 != 2:
         raise KeyMissing(
-            f"expected a UUIDv7 as key, found {_shown(key)}; a ledger of time-ordered keys takes no other "
+            f"expected a UUIDv7 as key, found {shown(key)}; a ledger of time-ordered keys takes no other "
             '(declare ledger="any" for keys of any kind)'
         )
     return found
@@ -92,15 +92,16 @@ def text_of(key: object) -> str:
             text = ""
     if not text:
         raise KeyMissing(
-            f"expected an idempotency key (text, whole number, UUID, or a tuple of these), found {_shown(key)}"
+            f"expected an idempotency key (text, whole number, UUID, or a tuple of these), found {shown(key)}"
         )
     if flaw := flaw_of_text(text):
-        raise KeyMissing(f"the idempotency key {_shown(key)} {flaw}")
+        raise KeyMissing(f"the idempotency key {shown(key)} {flaw}")
     return text
 
 
-def _shown(key: object) -> str:
-    text = repr(key)
+def shown(value: object) -> str:
+    """Return the beginning of what Python shows of a value, at most 80 letters."""
+    text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

@@ -11,20 +11,26 @@ from .domain.lifecycle import Lifecycle, Transition, Verdict
 from .domain.money import Money
 from .domain.registry import Registry, registry
 from .projections.app import App
+from .projections.consumer import Consumer, Rejected, consumer
 from .projections.errors import ProjectionFailed
+from .projections.message import Message
 from .projections.policies import Retry, Stop
 from .projections.projection import Handler, Projection, SqlProjection, projection
+from .projections.retention import Retention
 from .projections.row import Row
 
 if TYPE_CHECKING:
+    from .infrastructure.consuming.transaction import AsyncTransaction, Transaction
     from .infrastructure.postgres.errors import AggregateNotFound, VersionConflict
     from .infrastructure.store import NotCaughtUp, Store, connect
 else:
     # A module that only declares events or projections does not load the database's client.
     _LATER = {
         "AggregateNotFound": "onefold.infrastructure.postgres.errors",
+        "AsyncTransaction": "onefold.infrastructure.consuming.transaction",
         "NotCaughtUp": "onefold.infrastructure.store",
         "Store": "onefold.infrastructure.store",
+        "Transaction": "onefold.infrastructure.consuming.transaction",
         "VersionConflict": "onefold.infrastructure.postgres.errors",
         "connect": "onefold.infrastructure.store",
     }
@@ -43,29 +49,36 @@ __all__ = [
     "Aggregate",
     "AggregateNotFound",
     "App",
+    "AsyncTransaction",
     "CommandRefused",
+    "Consumer",
     "Event",
     "EventMeta",
     "Handler",
     "IllegalTransition",
     "Instant",
     "Lifecycle",
+    "Message",
     "Money",
     "NotCaughtUp",
     "OnefoldError",
     "Projection",
     "ProjectionFailed",
     "Registry",
+    "Rejected",
+    "Retention",
     "Retry",
     "Row",
     "SqlProjection",
     "Stop",
     "Store",
+    "Transaction",
     "Transition",
     "Verdict",
     "VersionConflict",
     "applies",
     "connect",
+    "consumer",
     "from_local",
     "projection",
     "registry",

@@ -67,3 +67,11 @@ class UndecodableEvent(OnefoldError):
             f"data of event {type_name!r} (stream {stream}, version {version}, position {position}) "
             f"does not fit its class: {reason}"
         )
+
+
+class UndecodableData(OnefoldError, ValueError):
+    """Data from outside that does not fit its event class, with the fields that do not fit."""
+
+    def __init__(self, type_name: str, reason: str) -> None:
+        self.type_name = type_name
+        super().__init__(f"data of type {type_name!r} does not fit its class: {reason}")

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
-from .errors import DeclarationError, UndecodableEvent, UnknownEventType
+from .errors import DeclarationError, UndecodableData, UndecodableEvent, UnknownEventType
 from .event import Event, EventMeta
 
 Upcast = Callable[[dict[str, Any]], dict[str, Any]]
@@ -107,16 +107,33 @@ class Registry:
         _set(event, "_meta", meta)
         return event
 
-    def _build(self, name: str, schema_version: int) -> Decode | None:
-        chain: list[Upcast] = []
-        at = (name, schema_version)
-        while at in self._upcasts and len(chain) <= len(self._upcasts):
-            function, target, version = self._upcasts[at]
-            chain.append(function)
-            at = (target, version)
-        event_class = self._classes.get(at[0])
-        if event_class is None or event_class.schema_version != at[1]:
+    def reader(self, name: str, schema_version: int) -> Callable[[Any], Event] | None:
+        """Return the function from data that is parsed already to the event, or None if no class is known.
+
+        Raises `UndecodableData` naming the fields that do not fit.
+        """
+        found = self._chain(name, schema_version)
+        if found is None:
             return None
+        chain, event_class = found
+        validate = event_class.__pydantic_validator__.validate_python
+
+        def read(data: Any) -> Event:
+            try:
+                for function in chain:
+                    data = function(data)
+                event: Event = validate(data)
+            except ValidationError as error:
+                raise UndecodableData(name, _fields_of(error)) from error
+            return event
+
+        return read
+
+    def _build(self, name: str, schema_version: int) -> Decode | None:
+        found = self._chain(name, schema_version)
+        if found is None:
+            return None
+        chain, event_class = found
         validate: Decode = event_class.__pydantic_validator__.validate_json
         if not chain:
             return validate
@@ -128,6 +145,19 @@ class Registry:
             return validate(to_json(values))
 
         return upcast_and_validate
+
+    def _chain(self, name: str, schema_version: int) -> tuple[list[Upcast], type[Event]] | None:
+        """Return the upcasts from a stored name and schema version, and the class that they lead to."""
+        chain: list[Upcast] = []
+        at = (name, schema_version)
+        while at in self._upcasts and len(chain) <= len(self._upcasts):
+            function, target, version = self._upcasts[at]
+            chain.append(function)
+            at = (target, version)
+        event_class = self._classes.get(at[0])
+        if event_class is None or event_class.schema_version != at[1]:
+            return None
+        return chain, event_class
 
 
 def _fields_of(error: ValidationError) -> str:

@@ -1,4 +1,4 @@
-"""Applications: which aggregates and projections belong together."""
+"""Applications: which aggregates, projections and consumers belong together."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from ..domain.aggregate import Aggregate
 from ..domain.errors import DeclarationError, OnefoldError
+from .consumer import Consumer
 from .projection import AnyProjection
 
 
@@ -13,20 +14,28 @@ class UnknownProjection(OnefoldError, LookupError):
     """A projection is named that the application does not have."""
 
 
+class UnknownConsumer(OnefoldError, LookupError):
+    """A consumer is named that the application does not have."""
+
+
 class App:
-    """The aggregates and projections of one application; `onefold --app module:app` finds it by import."""
+    """The aggregates, projections and consumers of one application; `onefold --app module:app` finds it by import."""
 
     def __init__(
         self,
         *,
         aggregates: Iterable[type[Aggregate]] = (),
         projections: Iterable[AnyProjection] = (),
+        consumers: Iterable[Consumer] = (),
     ) -> None:
         self.aggregates = tuple(aggregates)
         self.projections = tuple(projections)
+        self.consumers = tuple(consumers)
+        folded = [consumer.fold.name for consumer in self.consumers if consumer.fold is not None]
         for what, names in (
             ("category", [aggregate.category for aggregate in self.aggregates]),
-            ("projection", [projection.name for projection in self.projections]),
+            ("projection", [*(projection.name for projection in self.projections), *folded]),
+            ("consumer", [consumer.name for consumer in self.consumers]),
         ):
             for name in names:
                 if names.count(name) > 1:
@@ -35,7 +44,19 @@ class App:
     def __repr__(self) -> str:
         aggregates = ", ".join(aggregate.__name__ for aggregate in self.aggregates)
         projections = ", ".join(projection.name for projection in self.projections)
-        return f"App(aggregates=[{aggregates}], projections=[{projections}])"
+        consumers = ", ".join(consumer.name for consumer in self.consumers)
+        return f"App(aggregates=[{aggregates}], projections=[{projections}], consumers=[{consumers}])"
+
+    def consumer(self, which: str | Consumer) -> Consumer:
+        """Return the consumer of this name, or the given one if it is the application's.
+
+        Raises `UnknownConsumer` listing those there are.
+        """
+        for consumer in self.consumers:
+            if consumer is which or consumer.name == which:
+                return consumer
+        known = ", ".join(consumer.name for consumer in self.consumers) or "none"
+        raise UnknownConsumer(f"expected one of the consumers {known}, found {which!r}")
 
     def projection(self, which: str | AnyProjection) -> AnyProjection:
         """Return the projection of this name, or the given one if it is the application's.

@@ -180,6 +180,9 @@ class Planner:
                 if outcome is PARKED or item.held:
                     left.append(item)
                     continue
+                if outcome is APPLIED and item.ruled is not None:
+                    plan.steps.append(Step(item, *item.ruled))
+                    continue
                 plan.steps.append(
                     Step(item, outcome, "" if outcome is APPLIED else self._why(item, standing))
                 )

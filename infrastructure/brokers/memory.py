@@ -260,8 +260,8 @@ class MemorySubscription:
             return sum(copy.holder is None or copy.until <= now for copy in copies)
 
     def retention(self) -> float | None:
-        """Return infinity: the broker keeps everything."""
-        return math.inf
+        """Return None: it ends with its process, and so does what it keeps."""
+        return None
 
     @property
     def ended(self) -> bool:

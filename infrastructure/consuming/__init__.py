@@ -1,0 +1,1 @@
+"""Consuming: deliveries from a broker, decided and applied in the database, and only then acknowledged."""

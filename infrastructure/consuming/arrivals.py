@@ -1,0 +1,187 @@
+"""Arrivals: deliveries read, and made ready to be decided."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import blake2b
+from typing import Any
+from uuid import UUID
+
+from ...domain.errors import OnefoldError
+from ...domain.event import Event, flaw_of_text, placed
+from ...domain.instant import instant, microseconds
+from ...projections.consumer import Consumer, MessageRefused
+from ...projections.fingerprint import digest_of, fingerprint, text_of, time_ordered
+from ...projections.guards import Outcome
+from ...projections.inbox import Item
+from ...projections.message import Message
+from ..brokers.envelope import read
+from ..brokers.port import Delivery
+
+_UNIX_2000 = 946_684_800_000
+_set = object.__setattr__
+
+
+@dataclass(slots=True, eq=False)
+class Arrival:
+    """A delivery on its way through the consumer.
+
+    `aged` is when the message came to be, in microseconds since 2000-01-01 UTC, None if it was promised to be young.
+    `item` is None where the delivery cannot be read or has no key; then `problem` says why.
+    """
+
+    delivery: Delivery
+    item: Item | None = None
+    key_text: str = ""
+    aged: int | None = None
+    problem: str = ""
+    message: Message | None = None
+    generation: int = 0
+    outcome: Outcome | None = None
+
+    @property
+    def identity(self) -> bytes:
+        """16 bytes that tell this dead letter from another; the same for each delivery of one message."""
+        digest = blake2b(digest_size=16)
+        if self.item is not None:
+            digest.update(b"key")
+            digest.update(self.item.key)
+            digest.update(self.item.fingerprint)
+        else:
+            delivery = self.delivery
+            # Brokers that number what they hold name the same place each time; the others are told by the content.
+            digest.update(delivery.place.encode("utf-8", "backslashreplace"))
+            digest.update(delivery.body)
+            digest.update(json.dumps(dict(delivery.headers), sort_keys=True).encode())
+        return digest.digest()
+
+
+class Reader:
+    """Reads the deliveries of one consumer."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._timed = consumer.ledger == "time"
+        self._decoders: dict[tuple[str, Any], Callable[[Any], Event] | None] = {}
+
+    def arrival(self, delivery: Delivery) -> Arrival:
+        """Return the delivery with all that its decision needs; what is wrong with it is said in the result."""
+        found = Arrival(delivery)
+        try:
+            message = found.message = read(delivery)
+            self._identify(found, message)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a message must not stop the others
+            found.problem = reason(error)
+            return found
+        item = found.item
+        assert item is not None
+        try:
+            self._place(found, message, item)
+        except Exception as error:  # noqa: BLE001
+            item.ruled = (Outcome.REJECTED, reason(error))
+        return found
+
+    def _identify(self, found: Arrival, message: Message) -> None:
+        consumer = self._consumer
+        key = consumer.key_of(message)
+        if self._timed:
+            digest = time_ordered(key)
+            found.key_text = str(UUID(bytes=digest))
+        else:
+            digest = digest_of(key)
+            found.key_text = text_of(key)
+        found.item = Item(digest, fingerprint(message), message, arrival=found)
+
+    def _place(self, found: Arrival, message: Message, item: Item) -> None:
+        consumer = self._consumer
+        found.aged = self._age(found, message, item)
+        item.sequence = consumer.sequence_of(message)
+        if item.sequence is not None and (flaw := flaw_of_text(item.sequence)):
+            raise MessageRefused(f"its sequence {item.sequence!r} {flaw}")
+        if consumer.model is Message:
+            item.version = consumer.version_of(message)
+            item.event = message
+            return
+        event_class = consumer.event_class_of(message)
+        item.version = consumer.version_of(message)
+        if event_class is None:
+            if consumer.unknown == "pass":
+                return
+            expected = ", ".join(sorted(kind.event_name for kind in consumer.takes))
+            raise MessageRefused(
+                f"expected a message of type {expected}, found type {message.type!r}; "
+                'declare unknown="pass" where such types are none of this consumer\'s business'
+            )
+        event = self._decoded(message, event_class)
+        occurred = None if message.time is None else microseconds(message.time)
+        stream = item.sequence or message.subject or ""
+        if consumer.fold is not None:
+            # The row's key is the part after the slash, and it is what must be locked.
+            category, slash, key = stream.partition("/")
+            if not slash:
+                category, key = consumer.fold.name, stream
+            item.sequence, stream = key, f"{category}/{key}"
+            if not key:
+                raise MessageRefused(f"expected a sequence with a key after the slash, found {stream!r}")
+        _set(event, "_meta", placed(stream, item.version or 0, occurred))
+        item.event = event
+
+    def _decoded(self, message: Message, event_class: type[Event]) -> Event:
+        given = message.extensions.get("schemaversion")
+        place = (message.type, given)
+        if place not in self._decoders:
+            version = _schema_version(given, message.type, event_class)
+            self._decoders[place] = self._consumer.registry.reader(message.type, version)
+        decoder = self._decoders[place]
+        if decoder is None:
+            raise MessageRefused(
+                f"no event class is registered for type {message.type!r} schema version {given}; "
+                "register the class, or an upcast from this schema version"
+            )
+        data = message.data
+        if type(data) is not dict:
+            raise MessageRefused(f"expected a JSON object as data, found {type(data).__name__}")
+        return decoder(data)
+
+    def _age(self, found: Arrival, message: Message, item: Item) -> int | None:
+        if self._timed:
+            return (int.from_bytes(item.key[:6], "big") - _UNIX_2000) * 1000
+        kind = self._consumer.age
+        if kind == "received":
+            return None
+        at = (message.time if kind == "time" else None) or found.delivery.published_at
+        if at is None:
+            raise MessageRefused(
+                "expected a time, by which its age is known: the ledger forgets keys, and an old message must not be "
+                "taken for a new one. Found neither the attribute `time` nor a time of the broker; let the producer "
+                'set one, or declare age="received" if the broker never delivers what is older than the ledger'
+            )
+        return microseconds(at)
+
+
+def _schema_version(given: Any, name: str, event_class: type[Event]) -> int:
+    if given is None:
+        return event_class.schema_version if name == event_class.event_name else 1
+    if isinstance(given, bool) or not str(given).isdecimal() or len(str(given)) > 9:
+        raise MessageRefused(f"expected a whole number as schemaversion, found {given!r}")
+    return int(given)
+
+
+def time_of(aged: int | None) -> datetime | None:
+    """Return an arrival's `aged` as an instant."""
+    return None if aged is None else instant(aged)
+
+
+def reason(error: BaseException) -> str:
+    """Return what an exception says, in one line that any database can keep."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - the exception is the user's, and so is what it says of itself
+        text = "(it cannot be shown)"
+    if not isinstance(error, OnefoldError):
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    line = " ".join(text[:2_000].split()).replace("\x00", "\\x00")
+    return line.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,241 @@
+"""The intake: the thread that owns the subscription. It receives, acknowledges, and keeps leases alive."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from ...domain.errors import OnefoldError
+from ..backoff import Backoff
+from ..brokers.port import BrokerLost, Delivery, Subscription
+from ..connection import one_line
+from .arrivals import Arrival
+
+log = logging.getLogger("onefold.consumer")
+
+BUSY, IDLE = 0.02, 0.25
+"""Seconds that the broker is asked to wait for a message: while something is to be acknowledged soon, and else."""
+
+MESSAGES = 10_000
+"""Messages that are held undone at most."""
+
+BYTES = 64 * 2**20
+"""Bytes of bodies that are held undone, above which no more are taken."""
+
+ASK = 2.0
+"""Seconds between questions for the broker's backlog."""
+
+
+class Intake:
+    """Receives for one consumer into a bounded buffer; `take` and the sink's methods are for another thread.
+
+    What is in the buffer or in hand counts until it is settled. When the buffer is full the broker is only kept
+    alive. When the broker is lost, what was received from it and is not in hand is dropped, as it is delivered again.
+    """
+
+    def __init__(
+        self,
+        subscribe: Callable[[], Subscription],
+        read: Callable[[Delivery], Arrival],
+        *,
+        name: str,
+        messages: int = MESSAGES,
+        size: int = BYTES,
+        check: Callable[[Subscription], None] = lambda _: None,
+        idle_end: float | None = None,
+    ) -> None:
+        self._subscribe = subscribe
+        self._read = read
+        self._name = name
+        self._messages = messages
+        self._bytes = size
+        self._check = check
+        self._idle_end = idle_end
+        self._lock = threading.Condition()
+        self._ready: deque[Arrival] = deque()
+        self._held: set[Arrival] = set()
+        self._held_bytes = 0
+        self._done: list[Arrival] = []
+        self._back: list[tuple[Arrival, float]] = []
+        self._generation = 0
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self.backlog: int | None = None
+        self.ended = False
+        self.failure: BaseException | None = None
+        self.received = 0
+        self.lost = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Messages received and not settled."""
+        return len(self._held)
+
+    @property
+    def is_over(self) -> bool:
+        """True when nothing more will come: the source has ended, or the intake has failed or stopped."""
+        return (
+            self.ended
+            or self.failure is not None
+            or (self._thread is not None and not self._thread.is_alive())
+        )
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._run, name=f"onefold-intake-{self._name}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Receive no more; what is ready is given back, what is in hand is settled until `join`."""
+        with self._lock:
+            self._stopping = True
+            self._back.extend((arrival, 0.0) for arrival in self._ready)
+            self._ready.clear()
+            self._lock.notify_all()
+
+    def join(self, timeout: float) -> bool:
+        """Wait until everything in hand is settled and the subscription is closed; false if it takes longer."""
+        if self._thread is None:
+            return True
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def abandon(self) -> None:
+        """Let go of what is in hand, undone: the worker is gone."""
+        with self._lock:
+            settled = {id(arrival) for arrival in self._done} | {id(arrival) for arrival, _ in self._back}
+            self._back.extend((arrival, 0.0) for arrival in self._held if id(arrival) not in settled)
+
+    def take(self, limit: int, timeout: float) -> list[Arrival]:
+        """Return up to `limit` arrivals, waiting up to `timeout` seconds for the first."""
+        with self._lock:
+            if not self._ready and not self._stopping and not self.is_over:
+                self._lock.wait(timeout)
+            return [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
+
+    def is_current(self, arrival: Arrival) -> bool:
+        """Tell whether the broker that the arrival came from is still the present one."""
+        return arrival.generation == self._generation
+
+    def done(self, arrivals: Sequence[Arrival]) -> None:
+        """Have these acknowledged: their effects are committed."""
+        with self._lock:
+            self._done.extend(arrivals)
+
+    def back(self, arrival: Arrival, delay: float) -> None:
+        """Have this one given back to the broker."""
+        with self._lock:
+            self._back.append((arrival, delay))
+
+    def _run(self) -> None:
+        backoff = Backoff(0.1, 10.0)
+        try:
+            while not self._stopping:
+                try:
+                    subscription = self._subscribe()
+                except BrokerLost as error:
+                    log.warning("consumer %s: %s; trying again", self._name, one_line(error))
+                    self._pause(backoff.next())
+                    continue
+                try:
+                    self._check(subscription)
+                    backoff.reset()
+                    self._serve(subscription)
+                    return
+                except BrokerLost as error:
+                    log.warning("consumer %s: %s; connecting again", self._name, one_line(error))
+                    self.lost += 1
+                    self._forget()
+                    self._pause(backoff.next())
+                finally:
+                    subscription.close()
+        except Exception as error:
+            self.failure = error
+            self._forget()
+            if not isinstance(error, OnefoldError):
+                log.exception("consumer %s: the broker's side failed", self._name)
+        finally:
+            with self._lock:
+                self._lock.notify_all()
+
+    def _serve(self, subscription: Subscription) -> None:
+        extended = asked = time.monotonic()
+        heard = time.monotonic()
+        ending = False
+        while True:
+            self._settle(subscription)
+            now = time.monotonic()
+            lease = subscription.lease
+            if lease is not None and now - extended > lease / 3:
+                with self._lock:
+                    held = list(self._held)
+                subscription.extend([arrival.delivery for arrival in held])
+                extended = now
+            if now - asked > ASK:
+                self.backlog = subscription.backlog()
+                asked = now
+            if self._stopping or ending:
+                with self._lock:
+                    if not self._held:
+                        self.ended = ending
+                        return
+                subscription.receive(0, BUSY)
+                continue
+            room = self._messages - len(self._held) if self._held_bytes < self._bytes else 0
+            found = subscription.receive(min(room, self._messages), BUSY if self._held else IDLE)
+            if found:
+                heard = time.monotonic()
+                self._enter(found)
+            elif subscription.ended or (
+                self._idle_end is not None and not self._held and time.monotonic() - heard > self._idle_end
+            ):
+                ending = True
+
+    def _enter(self, found: Sequence[Delivery]) -> None:
+        arrivals = [self._read(delivery) for delivery in found]
+        with self._lock:
+            for arrival in arrivals:
+                arrival.generation = self._generation
+            self._held.update(arrivals)
+            self._held_bytes += sum(len(delivery.body) for delivery in found)
+            self.received += len(found)
+            if self._stopping:
+                self._back.extend((arrival, 0.0) for arrival in arrivals)
+            else:
+                self._ready.extend(arrivals)
+            self._lock.notify_all()
+
+    def _settle(self, subscription: Subscription) -> None:
+        with self._lock:
+            done = [arrival for arrival in self._done if arrival in self._held]
+            back = [(arrival, delay) for arrival, delay in self._back if arrival in self._held]
+            self._done, self._back = [], []
+            if not done and not back:
+                return
+            for arrival in (*done, *(arrival for arrival, _ in back)):
+                self._held.discard(arrival)
+                self._held_bytes -= len(arrival.delivery.body)
+        if done:
+            subscription.acknowledge([arrival.delivery for arrival in done])
+        delays: dict[float, list[Delivery]] = {}
+        for arrival, delay in back:
+            delays.setdefault(delay, []).append(arrival.delivery)
+        for delay, deliveries in delays.items():
+            subscription.give_back(deliveries, delay)
+
+    def _forget(self) -> None:
+        """Drop everything: the broker delivers it again to the next subscription."""
+        with self._lock:
+            self._generation += 1
+            self._ready.clear()
+            self._held.clear()
+            self._held_bytes = 0
+            self._done, self._back = [], []
+
+    def _pause(self, seconds: float) -> None:
+        with self._lock:
+            if not self._stopping:
+                self._lock.wait(seconds)

@@ -1,0 +1,572 @@
+"""The processor: decides and applies batches of arrivals, each batch in one transaction.
+
+A batch in which something fails is rolled back and run again in parts: first what came before the failing message, then
+that message by itself. So a message that cannot be applied costs the others one more try, and no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Protocol
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from ...domain.errors import OnefoldError
+from ...domain.instant import microseconds
+from ...projections.consumer import Consumer, Rejected
+from ...projections.guards import APPLIED, FAILED_FOR_GOOD, Outcome, after_failure
+from ...projections.inbox import Item, Plan, Planner, Step
+from ...projections.message import Message
+from ...projections.retention import duration
+from ..backoff import Backoff
+from ..postgres.errors import BrokenTransaction, VersionConflict
+from ..postgres.inbox import DeadLetter, Inbox, Locked, ParkedRow, SequenceAppeared, Trouble
+from ..postgres.ledger import Entry, LedgerRotated, Window, claim, window
+from ..postgres.log import lost
+from ..postgres.table import Table
+from .arrivals import Arrival, Reader, reason
+from .notices import Notices
+from .transaction import AsyncTransaction, Repositories, Transaction
+
+log = logging.getLogger("onefold.consumer")
+
+LARGEST = 5_000
+"""Messages in one transaction at most."""
+
+SUSPECTS = 16
+"""Messages in a transaction when one of them was in hand when a process ended; one by one when that comes again."""
+
+CONFLICTS = 8
+"""Times that a message is run again at once because of somebody else's transaction; then it counts as a failed try."""
+
+_NOTHING: Mapping[Any, Any] = {}
+
+
+class Sink(Protocol):
+    """Where the processor tells what has become of arrivals; each is told once, after what it says is committed."""
+
+    def done(self, arrivals: Sequence[Arrival]) -> None:
+        """These are decided for good."""
+        ...
+
+    def again(self, arrival: Arrival, delay: float) -> None:
+        """This one is to be processed again after `delay` seconds."""
+        ...
+
+    def back(self, arrival: Arrival) -> None:
+        """This one is in another worker's hands, and is best delivered again later."""
+        ...
+
+
+class Interrupted(OnefoldError):
+    """The consumer stops, and its time to end has passed; the batch was rolled back."""
+
+
+class EffectFailed(Exception):
+    """The effect of a message raised; the transaction is to be rolled back."""
+
+    def __init__(self, item: Item, cause: BaseException) -> None:
+        self.item = item
+        self.cause = cause
+        super().__init__(str(cause))
+
+
+class _Refused(Exception):
+    """What the batch as a whole wrote was refused, by one of its messages' fault."""
+
+    def __init__(self, reason: Exception) -> None:
+        self.reason = reason
+        super().__init__(str(reason))
+
+
+@dataclass(slots=True)
+class Observed:
+    """What this process has done, for metrics; counts and seconds since its start."""
+
+    outcomes: dict[Outcome, int] = field(default_factory=dict)
+    claims: int = 0
+    claim_seconds: float = 0.0
+    batches: int = 0
+    batch_seconds: float = 0.0
+    on_claim: Callable[[int, float], None] | None = None
+
+    def count(self, counts: Mapping[Outcome, int]) -> None:
+        """Add outcomes."""
+        for outcome, number in counts.items():
+            self.outcomes[outcome] = self.outcomes.get(outcome, 0) + number
+
+    def claimed(self, keys: int, seconds: float) -> None:
+        """Add a claim of `keys` keys."""
+        self.claims += keys
+        self.claim_seconds += seconds
+        if self.on_claim is not None:
+            self.on_claim(keys, seconds)
+
+
+Span = Callable[[Message], AbstractContextManager[Any]]
+
+
+class Processor:
+    """Processes the arrivals of one consumer over one connection, which is in autocommit mode and not shared."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        inbox: Inbox,
+        repositories: Repositories,
+        reader: Reader,
+        *,
+        observed: Observed | None = None,
+        notices: Notices | None = None,
+        span: Span | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.consumer = consumer
+        self.inbox = inbox
+        self.reader = reader
+        self.observed = observed or Observed()
+        self._connection = inbox.connection
+        self._repositories = repositories
+        self._planner = Planner(consumer.rule, consumer.lifecycle)
+        self._table = None if consumer.fold is None else Table(consumer.fold)
+        self._window: Window | None = None
+        self._notices = notices or Notices(consumer.name)
+        self._span = span or (lambda _: nullcontext())
+        self._stopping = stopping
+        self._loop: asyncio.Runner | None = asyncio.Runner() if consumer.is_async else None
+
+    def close(self) -> None:
+        """End the event loop of an async consumer."""
+        if self._loop is not None:
+            self._loop.close()
+            self._loop = None
+
+    def process(self, todo: deque[Arrival], sink: Sink, *, limit: int = LARGEST) -> None:
+        """Decide and apply `todo` from its front, which shrinks as its arrivals are told to `sink`.
+
+        Raises `psycopg.OperationalError` when the connection is lost, and `Interrupted`; what is left in `todo` is not
+        done.
+        """
+        size = limit = min(limit, LARGEST)
+        conflicts = 0
+        backoff = Backoff(0.005, 0.5)
+        while todo:
+            if self._stopping():
+                raise Interrupted
+            part = list(islice(todo, size))
+            try:
+                part, troubled = self._mark(part)
+                plan = self._transact(part, troubled)
+            except (SequenceAppeared, LedgerRotated):
+                self._window = None
+                continue
+            except EffectFailed as failed:
+                if _passing(failed.cause) and conflicts < CONFLICTS:
+                    conflicts += 1
+                    time.sleep(backoff.next())
+                    continue
+                size = self._failed(part, failed, todo, sink)
+                conflicts = 0
+            except _Refused as refused:
+                if len(part) > 1:
+                    size = len(part) // 2
+                    continue
+                item = part[0].item
+                if item is None:
+                    raise refused.reason from refused
+                size = self._failed(part, EffectFailed(item, refused.reason), todo, sink)
+            except psycopg.errors.LockNotAvailable:
+                if len(part) > 1:
+                    size = len(part) // 2
+                    continue
+                self._count({Outcome.IN_PROGRESS: 1})
+                self.inbox.unmark()
+                sink.back(todo.popleft())
+                size = limit
+            except psycopg.OperationalError as error:
+                if lost(error) or not _passing(error):
+                    raise
+                conflicts += 1
+                if conflicts > CONFLICTS:
+                    size = max(1, len(part) // 2)
+                time.sleep(backoff.next())
+            else:
+                for _ in part:
+                    todo.popleft()
+                self._tell(plan)
+                sink.done(part)
+                size = min(limit, size * 2) if len(part) == size else size
+                conflicts = 0
+                backoff.reset()
+
+    def _mark(self, part: list[Arrival]) -> tuple[list[Arrival], dict[bytes, Trouble]]:
+        """Note what is taken in hand; of what is under suspicion take less."""
+        keys = [arrival.item.key for arrival in part if arrival.item is not None]
+        troubled = self.inbox.mark(keys)
+        if not troubled:
+            return part, troubled
+        first = next(
+            place
+            for place, arrival in enumerate(part)
+            if arrival.item is not None and arrival.item.key in troubled
+        )
+        worst = max(trouble.attempts for trouble in troubled.values())
+        least = first or (SUSPECTS if worst == 1 else 1)
+        if len(part) > least:
+            part = part[:least]
+            troubled = self.inbox.mark([arrival.item.key for arrival in part if arrival.item is not None])
+        return part, troubled
+
+    def drain(self, sequence: str) -> bool:
+        """Apply messages that wait in a sequence and whose turn has come; make those past their deadline dead letters.
+
+        True if something was done.
+        """
+        while True:
+            try:
+                with self._connection.transaction():
+                    locked = self.inbox.lock([sequence])
+                    if sequence not in locked or not locked[sequence].parked:
+                        return False
+                    rows = self.inbox.parked([sequence])
+                    plan = self._planner.drain(
+                        sequence,
+                        locked[sequence].standing,
+                        [self.item_of(row) for row in rows if not row.overdue],
+                        ruled=[self._overdue(row) for row in rows if row.overdue],
+                    )
+                    if not plan.steps:
+                        return False
+                    self._apply(plan)
+                    counts = self._write(plan, locked, (), {})
+            except EffectFailed as failed:
+                if not _passing(failed.cause):
+                    self._failed_in_waiting(failed.item, failed.cause)
+                continue
+            except _Refused as refused:
+                raise refused.reason from refused
+            self.observed.count(counts)
+            self._tell(plan)
+            return True
+
+    def _overdue(self, row: ParkedRow) -> Item:
+        item = self.item_of(row)
+        deadline = duration(self.consumer.gap_deadline)
+        item.ruled = (
+            Outcome.DEAD_LETTERED,
+            f"it waited for {deadline}, and what it waits for did not come: {row.reason}",
+        )
+        return item
+
+    def _transact(self, part: Sequence[Arrival], troubled: Mapping[bytes, Trouble]) -> Plan:
+        items: list[Item] = []
+        broken: list[Arrival] = []
+        for arrival in part:
+            item = arrival.item
+            if item is None:
+                broken.append(arrival)
+                continue
+            items.append(item)
+            trouble = troubled.get(item.key) if troubled else None
+            if trouble is not None:
+                item.attempts = trouble.attempts
+                if trouble.attempts >= self.consumer.retry.attempts and item.ruled is None:
+                    item.ruled = (Outcome.DEAD_LETTERED, trouble.error)
+        started = time.monotonic()
+        inbox = self.inbox
+        with self._connection.transaction():
+            sequences = {item.sequence for item in items if item.sequence is not None}
+            locked = inbox.lock(sequences) if sequences else {}
+            entries = self._claim(items) if items else {}
+            waiting = self._waiting(locked)
+            plan = self._planner.plan(
+                items,
+                {key: entry.fingerprint for key, entry in entries.items()},
+                {sequence: found.standing for sequence, found in locked.items()},
+                waiting,
+            )
+            self._apply(plan)
+            counts = self._write(plan, locked, broken, troubled)
+        self.observed.count(counts)
+        self.observed.batches += 1
+        self.observed.batch_seconds += time.monotonic() - started
+        self._notices.first_seen(entries)
+        return plan
+
+    def _claim(self, items: Sequence[Item]) -> Mapping[bytes, Entry]:
+        mode = self.consumer.ledger
+        found = self._window
+        if found is None:
+            found = self._window = window(self._connection, mode)
+        floor = None if found.floor is None else microseconds(found.floor)
+        ceiling = None if found.ceiling is None else microseconds(found.ceiling)
+        keys: dict[bytes, bytes] = {}
+        old: set[bytes] = set()
+        for item in items:
+            aged = item.arrival.aged
+            item.forgotten = floor is not None and aged is not None and aged < floor
+            if item.forgotten:
+                old.add(item.key)
+                continue
+            if ceiling is not None and aged is not None and aged >= ceiling:
+                if item.ruled is None:
+                    item.ruled = (
+                        Outcome.REJECTED,
+                        f"its key is of {found.ceiling}, or later, which is too far in the future",
+                    )
+                continue
+            if item.key not in keys:
+                keys[item.key] = item.fingerprint
+        started = time.monotonic()
+        entries: dict[bytes, Entry] = {}
+        if keys:
+            entries = claim(
+                self._connection, mode, self.inbox.number, list(keys), list(keys.values()), within=found
+            )
+            self.observed.claimed(len(keys), time.monotonic() - started)
+        if old:
+            entries |= self.inbox.seen(mode, list(old))
+        return entries
+
+    def _waiting(self, locked: Mapping[str, Locked]) -> Mapping[str, list[Item]]:
+        sequences = [sequence for sequence, found in locked.items() if found.parked]
+        if not sequences:
+            return _NOTHING
+        waiting: dict[str, list[Item]] = {}
+        for row in self.inbox.parked(sequences):
+            waiting.setdefault(row.sequence, []).append(self.item_of(row))
+        return waiting
+
+    def item_of(self, row: ParkedRow) -> Item:
+        """Return a parked message made ready again, in the place that it was parked for."""
+        arrival = self.reader.arrival(row.delivery)
+        item = arrival.item
+        if item is None:
+            message = arrival.message or Message("", "", "")
+            item = Item(
+                row.key, row.fingerprint, message, ruled=(Outcome.REJECTED, arrival.problem), arrival=arrival
+            )
+            arrival.item = item
+        item.key, item.fingerprint = row.key, row.fingerprint
+        item.sequence, item.version = row.sequence, row.version
+        item.parked, item.held, item.attempts = row.id, row.held, row.attempts
+        if row.attempts >= self.consumer.retry.attempts and item.ruled is None:
+            item.ruled = (Outcome.DEAD_LETTERED, row.error or "its tries are used up")
+            item.held = False
+        return item
+
+    def _apply(self, plan: Plan) -> None:
+        if self._table is not None:
+            self._fold(plan, self._table)
+            return
+        for item, outcome, _ in plan.steps:
+            if outcome is APPLIED and item.event is not None:
+                self._handle(item)
+
+    def _handle(self, item: Item) -> None:
+        tx = Transaction(self._connection, self._repositories, item.message, self.consumer.name)
+        effect = self.consumer.effect
+        assert effect is not None
+        try:
+            with self._span(item.message):
+                if self._loop is not None:
+                    self._loop.run(effect(item.event, AsyncTransaction(tx)))
+                else:
+                    effect(item.event, tx)
+            if self._connection.info.transaction_status != TransactionStatus.INTRANS:
+                raise BrokenTransaction
+        except psycopg.OperationalError as error:
+            if lost(error) and self._connection.broken:
+                raise
+            raise EffectFailed(item, error) from error
+        except (Exception, SystemExit) as error:
+            raise EffectFailed(item, error) from error
+        finally:
+            tx.end()
+        if self._stopping():
+            raise Interrupted
+
+    def _fold(self, plan: Plan, table: Table) -> None:
+        fold = self.consumer.fold
+        assert fold is not None
+        effects = [item for item in plan.effects() if item.event is not None]
+        if not effects:
+            return
+        rows = table.load(self._connection, {(item.sequence,) for item in effects}, binary=False)
+        changes: dict[Any, Any] = {}
+        folds = fold.folds
+        for item in effects:
+            key = (item.sequence,)
+            _, row = rows.get(key, (0, None))
+            try:
+                after = folds[type(item.event)](row, item.event)
+            except (Exception, SystemExit) as error:
+                raise EffectFailed(item, error) from error
+            if after is not row:
+                rows[key] = changes[key] = (item.version or 0, after)
+        if not changes:
+            return
+        try:
+            table.write(self._connection, table.pack(changes))
+        except (psycopg.DataError, psycopg.IntegrityError, TypeError, ValueError, ArithmeticError) as error:
+            raise _Refused(error) from error
+
+    def _write(
+        self,
+        plan: Plan,
+        locked: Mapping[str, Locked],
+        broken: Sequence[Arrival],
+        troubled: Mapping[bytes, Trouble],
+    ) -> Mapping[Outcome, int]:
+        counts = plan.counts()
+        parked: dict[str, int] = {}
+        gone: list[int] = []
+        new: list[Step] = []
+        if len(plan.steps) != counts[APPLIED] or any(found.parked for found in locked.values()):
+            for step in plan.steps:
+                item, outcome = step.item, step.outcome
+                if outcome in FAILED_FOR_GOOD:
+                    self.inbox.dead_letter(letter(step))
+                if outcome is Outcome.PARKED:
+                    new.append(step)
+                elif item.parked is not None:
+                    gone.append(item.parked)
+                else:
+                    continue
+                assert item.sequence is not None
+                change = 1 if outcome is Outcome.PARKED else -1
+                parked[item.sequence] = parked.get(item.sequence, 0) + change
+        for arrival in broken:
+            counts[Outcome.REJECTED] += 1
+            self.inbox.dead_letter(letter_of_broken(arrival))
+        try:
+            if new:
+                self.inbox.park(_parked_values(step) for step in new)
+            if gone:
+                self.inbox.unpark(gone)
+            if troubled:
+                self.inbox.forget_attempts(troubled)
+            self.inbox.write(counts, plan.standings, parked, locked)
+        except (psycopg.DataError, psycopg.IntegrityError) as error:
+            raise _Refused(error) from error
+        return counts
+
+    def _failed(self, part: Sequence[Arrival], failed: EffectFailed, todo: deque[Arrival], sink: Sink) -> int:
+        """Deal with a message whose effect failed; return how many are to be tried together next."""
+        item, cause = failed.item, failed.cause
+        if item.parked is not None:
+            self._failed_in_waiting(item, cause)
+            return len(part)
+        place = next(index for index, arrival in enumerate(part) if arrival.item is item)
+        if place > 0:
+            return place
+        if len(part) > 1:
+            return 1
+        text = reason(cause)
+        if isinstance(cause, Rejected):
+            item.ruled = (Outcome.REJECTED, text)
+            return 1
+        attempts = self.inbox.attempt(item.key, text)
+        retry = self.consumer.retry
+        if after_failure(attempts, retry.attempts) is Outcome.DEAD_LETTERED:
+            item.ruled = (Outcome.DEAD_LETTERED, text)
+            return 1
+        delay = Backoff(retry.delay(attempts) or 0.0, retry.longest).next()
+        self._count({Outcome.RETRIED: 1})
+        self.inbox.unmark()
+        self._notices.failed(item, text, attempts, delay, cause)
+        sink.again(todo.popleft(), delay)
+        return 1
+
+    def _failed_in_waiting(self, item: Item, cause: BaseException) -> None:
+        """Deal with a parked message whose turn had come, and whose effect failed: it waits on, for its next try."""
+        assert item.parked is not None
+        text = reason(cause)
+        retry = self.consumer.retry
+        # One that is refused, or was tried often enough, becomes a dead letter in the next run of the batch.
+        attempts = retry.attempts if isinstance(cause, Rejected) else item.attempts + 1
+        delay = Backoff(retry.delay(attempts) or 0.0, retry.longest).next()
+        self.inbox.parked_attempt(item.parked, text, delay, attempts)
+        if after_failure(attempts, retry.attempts) is Outcome.RETRIED:
+            self._count({Outcome.RETRIED: 1})
+            self._notices.failed(item, text, attempts, delay, cause)
+
+    def _count(self, counts: Mapping[Outcome, int]) -> None:
+        self.inbox.count(counts)
+        self.observed.count(counts)
+
+    def count_hinted(self, arrivals: Sequence[Arrival]) -> None:
+        """Count duplicates that were told by a hint, without the ledger."""
+        self._count({Outcome.DUPLICATE: len(arrivals)})
+        for arrival in arrivals:
+            assert arrival.item is not None
+            self._notices.step(Step(arrival.item, Outcome.DUPLICATE))
+
+    def _tell(self, plan: Plan) -> None:
+        for step in plan.steps:
+            step.item.arrival.outcome = step.outcome
+            if step.outcome is not APPLIED:
+                self._notices.step(step)
+
+
+def letter(step: Step) -> DeadLetter:
+    """Return the dead letter of a message that failed for good."""
+    item, outcome, cause = step
+    arrival: Arrival = item.arrival
+    return DeadLetter(
+        outcome,
+        cause,
+        arrival.delivery,
+        arrival.identity,
+        item.key,
+        item.fingerprint,
+        arrival.key_text,
+        item.message.id,
+        item.message.type,
+        item.sequence,
+        item.version,
+        item.attempts,
+        item.parked,
+    )
+
+
+def letter_of_broken(arrival: Arrival) -> DeadLetter:
+    """Return the dead letter of a delivery that cannot be read, or has no key."""
+    message = arrival.message
+    return DeadLetter(
+        Outcome.REJECTED,
+        arrival.problem,
+        arrival.delivery,
+        arrival.identity,
+        message_id=None if message is None else message.id,
+        type=None if message is None else message.type,
+    )
+
+
+def _parked_values(step: Step) -> tuple[Any, ...]:
+    item = step.item
+    return (
+        item.sequence,
+        item.version,
+        item.key,
+        item.fingerprint,
+        item.message.id,
+        item.message.type,
+        step.cause,
+        item.arrival.delivery,
+    )
+
+
+def _passing(error: BaseException) -> bool:
+    """Tell whether the same may go well at once, as somebody else's transaction was in the way."""
+    if isinstance(error, VersionConflict):
+        return True
+    return isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith("40")

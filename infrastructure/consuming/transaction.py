@@ -1,0 +1,120 @@
+"""The transaction that a consumer's function works in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import psycopg
+
+from ...domain.aggregate import Aggregate
+from ...domain.errors import OnefoldError
+from ...domain.event import Event
+from ...projections.message import Message
+from ..postgres.errors import AggregateNotFound
+from ..postgres.repository import Repository
+
+A = TypeVar("A", bound=Aggregate)
+Repositories = Callable[[type[Any]], Repository[Any]]
+
+
+class TransactionEnded(OnefoldError):
+    """A transaction was used after its message was done with, as from a thread or task that was left running."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "expected a call while the message is handled, found one afterwards; "
+            "wait for everything that uses tx before the function returns"
+        )
+
+
+class Transaction:
+    """The open transaction of a message: what is done in it is committed together with the key, or not at all.
+
+    `message` is the message as it arrived. The transaction is committed, or rolled back, by the consumer alone.
+    """
+
+    def __init__(
+        self, connection: psycopg.Connection[Any], repositories: Repositories, message: Message, consumer: str
+    ) -> None:
+        self._connection: psycopg.Connection[Any] | None = connection
+        self._repositories = repositories
+        self._consumer = consumer
+        self.message = message
+
+    @property
+    def connection(self) -> psycopg.Connection[Any]:
+        """The connection, for what the methods do not offer; never commit or roll back on it."""
+        if self._connection is None:
+            raise TransactionEnded
+        return self._connection
+
+    def execute(self, query: Any, parameters: Any = None) -> psycopg.Cursor[Any]:
+        """Run one statement, with psycopg's parameters (`%s`, `%(name)s`), and return its cursor."""
+        return self.connection.execute(query, parameters)
+
+    def get(self, aggregate_class: type[A], key: str) -> A:
+        """Return the aggregate with this key, as this transaction sees it; raises `AggregateNotFound`."""
+        repository: Repository[A] = self._repositories(aggregate_class)
+        return repository.get(key, connection=self.connection)
+
+    def find(self, aggregate_class: type[A], key: str) -> A | None:
+        """Return the aggregate with this key, None if its stream has no events."""
+        try:
+            return self.get(aggregate_class, key)
+        except AggregateNotFound:
+            return None
+
+    def save(self, aggregate: Aggregate, *, metadata: Mapping[str, Any] | None = None) -> Sequence[Event]:
+        """Append what the aggregate decided; what caused it is noted in the metadata.
+
+        Someone else's append to the same stream in between (`VersionConflict`) runs the message again.
+        """
+        repository: Repository[Any] = self._repositories(type(aggregate))
+        return repository.save(
+            aggregate, metadata={**self._causes(), **(metadata or {})}, connection=self.connection
+        )
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Run the body in a savepoint: an error that leaves it undoes only the body."""
+        with self.connection.transaction():
+            yield
+
+    def end(self) -> None:
+        """Refuse further use."""
+        self._connection = None
+
+    def _causes(self) -> dict[str, Any]:
+        message = self.message
+        found = {"causation": message.id, "consumer": self._consumer}
+        correlation = message.extensions.get("correlationid")
+        return found if correlation is None else {**found, "correlation": str(correlation)}
+
+
+class AsyncTransaction:
+    """`Transaction` for a function that is `async`: the same methods, to be awaited."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+        self.message = transaction.message
+
+    async def execute(self, query: Any, parameters: Any = None) -> psycopg.Cursor[Any]:
+        """Run one statement; the rows of its cursor are at hand already and are fetched without waiting."""
+        return await asyncio.to_thread(self._transaction.execute, query, parameters)
+
+    async def get(self, aggregate_class: type[A], key: str) -> A:
+        """Return the aggregate with this key; raises `AggregateNotFound`."""
+        return await asyncio.to_thread(self._transaction.get, aggregate_class, key)
+
+    async def find(self, aggregate_class: type[A], key: str) -> A | None:
+        """Return the aggregate with this key, None if its stream has no events."""
+        return await asyncio.to_thread(self._transaction.find, aggregate_class, key)
+
+    async def save(
+        self, aggregate: Aggregate, *, metadata: Mapping[str, Any] | None = None
+    ) -> Sequence[Event]:
+        """Append what the aggregate decided."""
+        return await asyncio.to_thread(self._transaction.save, aggregate, metadata=metadata)

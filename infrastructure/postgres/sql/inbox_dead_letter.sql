@@ -1,0 +1,14 @@
+INSERT INTO onefold.dead_letters
+    (consumer, sequence, version, outcome, cause, attempts, key, fingerprint, key_text, message_id, type, body, headers,
+    place, published_at, first_seen, identity)
+VALUES (
+    %(consumer)s, %(sequence)s, %(version)s, %(outcome)s, %(cause)s, %(attempts)s, %(key)s, %(fingerprint)s,
+    %(key_text)s, %(message_id)s, %(type)s, %(body)s, %(headers)s, %(place)s, %(published_at)s,
+    coalesce(
+        (SELECT a.first_at FROM onefold.attempts a WHERE a.consumer = %(consumer)s AND a.key = %(key)s),
+        (SELECT p.parked_at FROM onefold.parked p WHERE p.id = %(parked)s),
+        clock_timestamp()
+    ),
+    %(identity)s
+)
+ON CONFLICT (consumer, identity) DO NOTHING

@@ -1,0 +1,1 @@
+DELETE FROM onefold.attempts WHERE consumer = %s AND key = ANY (%s)

@@ -1,0 +1,1 @@
+DELETE FROM onefold.in_hand WHERE worker = %s

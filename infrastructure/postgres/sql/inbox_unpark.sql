@@ -1,0 +1,1 @@
+DELETE FROM onefold.parked WHERE id = ANY (%s)

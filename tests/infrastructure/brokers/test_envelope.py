@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from cloudevents.core.bindings import amqp as sdk_amqp
 from cloudevents.core.bindings import kafka as sdk_kafka
-from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 from hypothesis import given
 from hypothesis import strategies as st
@@ -336,7 +335,7 @@ def test_headers_that_contradict_each_other_are_refused() -> None:
 def test_what_is_no_event_at_all_is_refused() -> None:
     with pytest.raises(BadEnvelope, match="specversion"):
         read(Delivery(b"hello", {"content-type": "text/plain"}, "here"))
-    with pytest.raises(BadEnvelope, match="expected '1.0', found nothing"):
+    with pytest.raises(BadEnvelope, match=r"expected '1\.0', found nothing"):
         read(Delivery(b'{"a": 1}', {}, "here"))
 
 

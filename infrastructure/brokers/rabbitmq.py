@@ -134,6 +134,11 @@ class RabbitSubscription:
             raise BrokerLost(
                 f"expected an open subscription to queue {self._queue!r}, found it closed; subscribe again"
             )
+        # The client itself stumbles over a connection that has ended.
+        if not self._connection.is_open:
+            raise BrokerLost(
+                f"expected the connection to {self._server.shown} to stay, found it lost before; subscribe again"
+            )
 
     def _pump(self, wait: float) -> None:
         self._require_open()
@@ -215,14 +220,8 @@ class RabbitPublisher:
         """Publish in order; see `Publisher`."""
         if self._closed:
             raise BrokerLost(f"expected an open publisher to {self._server.shown}, found it closed")
-        try:
-            self._connection.process_data_events(0)
-            alive = self._channel.is_open
-        except (pika.exceptions.AMQPError, OSError):
-            alive = False
-        if not alive:
-            self.close()
-            self._closed = False
+        if not self._alive():
+            self._drop()
             self._connect()
         with self._server.errors(self._what):
             for message in messages:
@@ -231,6 +230,17 @@ class RabbitPublisher:
     def close(self) -> None:
         """Close the connection; see `Publisher`."""
         self._closed = True
+        self._drop()
+
+    def _alive(self) -> bool:
+        try:
+            if self._connection.is_open:
+                self._connection.process_data_events(0)
+        except (pika.exceptions.AMQPError, OSError):
+            return False
+        return self._channel.is_open
+
+    def _drop(self) -> None:
         with contextlib.suppress(Exception):
             if self._connection.is_open:
                 self._connection.close()
@@ -242,7 +252,7 @@ class RabbitPublisher:
                 self._channel = self._connection.channel()
                 self._channel.confirm_delivery()
         except BaseException:
-            self.close()
+            self._drop()
             raise
 
     def _publish(self, message: Outgoing) -> None:

@@ -13,7 +13,8 @@ import redis
 from onefold.infrastructure import hint as module
 from onefold.infrastructure.brokers import BadBrokerURL, MissingExtra
 from onefold.infrastructure.hint import RedisHint
-from tests.services.fixtures import ThroughProxy
+
+from ..services.fixtures import ThroughProxy
 
 MINUTE = 60.0
 
@@ -86,9 +87,7 @@ def test_a_flush_forgets_everything_and_harms_nothing(
     assert not caplog.records
 
 
-def test_a_value_of_another_kind_is_not_an_answer(
-    redis_url: str, consumer: str, client: redis.Redis
-) -> None:
+def test_a_value_of_another_kind_is_not_an_answer(redis_url: str, consumer: str, client: redis.Redis) -> None:
     key, other = keys(2)
     client.lpush(f"onefold:{consumer}:{key.hex()}", "x")
     hint = RedisHint(redis_url, MINUTE)

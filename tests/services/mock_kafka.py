@@ -19,7 +19,9 @@ class MockKafka:
     def __init__(self) -> None:
         from confluent_kafka import Producer
 
-        self._holder = Producer({"test.mock.num.brokers": BROKERS, "bootstrap.servers": "unused"})
+        self._holder = Producer(
+            {"test.mock.num.brokers": BROKERS, "bootstrap.servers": "unused", "log_level": 0}
+        )
         brokers = self._holder.list_topics(timeout=10).brokers.values()
         self.servers = ",".join(f"{one.host}:{one.port}" for one in brokers)
 

@@ -1,8 +1,8 @@
 """Moto's server, which answers as SQS does. What it holds is lost when it ends.
 
-Where it differs from SQS: it forgets the deduplication id of a message with the message, not after five minutes; a
-FIFO group goes on after a message that was received and not deleted, once others of the batch were; a message is moved
-to the dead-letter queue when it is received, not before.
+Where it differs from SQS: it forgets the deduplication id of a message with the message, not after five minutes; when
+several messages of a FIFO group come back because nobody deleted them in time, the last of them comes first; the
+receipt of an earlier delivery still deletes a message and extends its visibility.
 """
 
 from __future__ import annotations

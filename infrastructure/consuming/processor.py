@@ -257,6 +257,58 @@ class Processor:
             self._tell(plan)
             return True
 
+    def decide_again(
+        self,
+        arrival: Arrival,
+        *,
+        fresh: bool,
+        taken: Callable[[], bool],
+        resolved: Callable[[Outcome], None],
+    ) -> tuple[Outcome, str]:
+        """Decide and apply a message that was a dead letter; return what became of it, and why where it is one still.
+
+        `fresh` says that it has not claimed its key. In the transaction `taken` tells first whether it is still a dead
+        letter, and `resolved` is called at the end with the outcome, where that is a better one.
+        """
+        item = arrival.item
+        assert item is not None
+        for _ in range(CONFLICTS):
+            try:
+                with self._connection.transaction():
+                    if not taken():
+                        return Outcome.DUPLICATE, "somebody else has dealt with it"
+                    locked = self.inbox.lock([] if item.sequence is None else [item.sequence])
+                    entries = self._claim([item])
+                    item.forgotten = False
+                    plan = self._planner.plan(
+                        [item],
+                        {key: entry.fingerprint for key, entry in entries.items()} if fresh else {},
+                        {sequence: found.standing for sequence, found in locked.items()},
+                        self._waiting(locked),
+                    )
+                    self._apply(plan)
+                    counts = self._write(plan, locked, (), {}, known=item)
+                    (_, outcome, cause) = next(step for step in plan.steps if step.item is item)
+                    if outcome not in FAILED_FOR_GOOD:
+                        resolved(outcome)
+            except (SequenceAppeared, LedgerRotated):
+                self._window = None
+                continue
+            except EffectFailed as failed:
+                if failed.item is not item:
+                    # A message behind it: this one is applied without it.
+                    self._failed_in_waiting(failed.item, failed.cause)
+                    continue
+                if _passing(failed.cause):
+                    continue
+                return Outcome.DEAD_LETTERED, reason(failed.cause)
+            except _Refused as refused:
+                return Outcome.DEAD_LETTERED, reason(refused.reason)
+            self.observed.count(counts)
+            self._tell(plan)
+            return outcome, cause
+        return Outcome.IN_PROGRESS, "others are at its key or sequence; try again"
+
     def _overdue(self, row: ParkedRow) -> Item:
         item = self.item_of(row)
         deadline = duration(self.consumer.gap_deadline)
@@ -425,7 +477,10 @@ class Processor:
         locked: Mapping[str, Locked],
         broken: Sequence[Arrival],
         troubled: Mapping[bytes, Trouble],
+        *,
+        known: Item | None = None,
     ) -> Mapping[Outcome, int]:
+        """Write what the plan leaves; `known` is a message that is a dead letter already."""
         counts = plan.counts()
         parked: dict[str, int] = {}
         gone: list[int] = []
@@ -433,7 +488,7 @@ class Processor:
         if len(plan.steps) != counts[APPLIED] or any(found.parked for found in locked.values()):
             for step in plan.steps:
                 item, outcome = step.item, step.outcome
-                if outcome in FAILED_FOR_GOOD:
+                if outcome in FAILED_FOR_GOOD and item is not known:
                     self.inbox.dead_letter(letter(step))
                 if outcome is Outcome.PARKED:
                     new.append(step)

@@ -1,4 +1,4 @@
-INSERT INTO onefold.dead_letters
+INSERT INTO onefold.dead_letters AS d
     (consumer, sequence, version, outcome, cause, attempts, key, fingerprint, key_text, message_id, type, body, headers,
     place, published_at, first_seen, identity)
 VALUES (
@@ -11,4 +11,8 @@ VALUES (
     ),
     %(identity)s
 )
-ON CONFLICT (consumer, identity) DO NOTHING
+ON CONFLICT (consumer, identity) DO UPDATE
+SET outcome = excluded.outcome, cause = excluded.cause, attempts = excluded.attempts, dead_at = clock_timestamp(),
+    resolved_at = NULL, resolution = NULL, resolved_by = NULL
+-- One that an operator had put back to wait, and that has failed again.
+WHERE d.resolution = 'parked'

@@ -1,0 +1,1 @@
+SELECT body, headers::text FROM onefold.dead_letters WHERE id = %s

@@ -172,11 +172,15 @@ class Planner:
         moved = True
         while moved and waiting[sequence]:
             moved = False
-            left: list[Item] = []
-            for item in waiting[sequence]:
+            found, left = waiting[sequence], list[Item]()
+            for place, item in enumerate(found):
                 standing = self._standing(plan, item, standings)
                 verdict = None if self.lifecycle is None else self._verdict(item, standing)
                 outcome = order(self._waiting_rule, item.version, standing.version, verdict)
+                if outcome is PARKED and self.rule.ordering == "delta":
+                    # They go by version, so those behind one that is early are early too.
+                    left += found[place:]
+                    break
                 if outcome is PARKED or item.held:
                     left.append(item)
                     continue

@@ -34,17 +34,17 @@ _SLACK = 0.005  # two clocks count
 _SWEEP_CALLS = 16
 _GONE = ("NOGROUP", "UNBLOCKED", "no such key")
 
-# XCLAIM alone would take an entry back from a consumer that has claimed it since.
+# XCLAIM alone would take an entry back from a consumer that has claimed it since. It forgets a deleted one.
 _SET_IDLE: Final = """
-local kept = {}
+local gone = {}
 for i = 4, #ARGV do
   local pending = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1, ARGV[2])
   if #pending > 0 then
-    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, ARGV[i], 'IDLE', ARGV[3], 'JUSTID')
-    kept[#kept + 1] = ARGV[i]
+    local claimed = redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, ARGV[i], 'IDLE', ARGV[3], 'JUSTID')
+    if #claimed == 0 then gone[#gone + 1] = ARGV[i] end
   end
 end
-return kept
+return gone
 """
 # XGROUP DELCONSUMER would forget what the consumer still holds.
 _REMOVE_EMPTY: Final = """
@@ -212,15 +212,7 @@ class RedisSubscription:
             "COUNT",
             count,
         )
-        gone = list(reply[2]) if len(reply) > 2 else []
-        if gone:
-            log.warning(
-                "stream %s, group %s: entries that were delivered and not acknowledged were deleted or trimmed, "
-                "and cannot be delivered again: %s",
-                stream,
-                self._group,
-                ", ".join(entry.decode() for entry in gone),
-            )
+        self._warn_of_deleted(stream, reply[2] if len(reply) > 2 else ())
         # Before Redis 7 those have no fields, and no id that would tell which they were.
         return reply[0], [(entry, fields) for entry, fields in reply[1] if fields is not None]
 
@@ -252,7 +244,20 @@ class RedisSubscription:
 
     def _be_idle(self, handles: Iterable[tuple[str, bytes]], seconds: float) -> None:
         for stream, entries in _chunks(handles):
-            self._set_idle(keys=[stream], args=[self._group, self._name, _milliseconds(seconds), *entries])
+            gone: Any = self._set_idle(
+                keys=[stream], args=[self._group, self._name, _milliseconds(seconds), *entries]
+            )
+            self._warn_of_deleted(stream, gone)
+
+    def _warn_of_deleted(self, stream: str, entries: Sequence[bytes]) -> None:
+        if entries:
+            log.warning(
+                "stream %s, group %s: entries that were delivered and not acknowledged were deleted or trimmed, "
+                "and cannot be delivered again: %s",
+                stream,
+                self._group,
+                ", ".join(entry.decode() for entry in entries),
+            )
 
     def _plan_sweep(self) -> None:
         self._next_sweep = min([self._next_sweep, *self._returned])

@@ -14,7 +14,8 @@ from onefold.infrastructure import hint as module
 from onefold.infrastructure.brokers import BadBrokerURL, MissingExtra
 from onefold.infrastructure.hint import RedisHint
 
-from ..services.fixtures import ThroughProxy
+from ..services.fixtures import StartService, ThroughProxy
+from ..services.redis import REDIS
 
 MINUTE = 60.0
 
@@ -72,18 +73,21 @@ def test_keys_are_forgotten_after_their_time(redis_url: str, consumer: str) -> N
     assert hint.seen(consumer, [key]) == {}
 
 
-def test_a_flush_forgets_everything_and_harms_nothing(
-    redis_url: str, consumer: str, client: redis.Redis, caplog: pytest.LogCaptureFixture
+def test_a_flush_in_mid_run_forgets_everything_and_harms_nothing(
+    start_service: StartService, consumer: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hint = RedisHint(redis_url, MINUTE)
+    """C13."""
+    own = start_service(REDIS)
+    hint = RedisHint(own.url, MINUTE)
     before, after = keys(50), keys(50)
     hint.note(consumer, [(key, b"a") for key in before])
     assert len(hint.seen(consumer, before)) == 50
-    # What FLUSHALL does, to the keys of this test: others use the same server.
-    client.delete(*client.keys(f"onefold:{consumer}:*"))
+    with redis.Redis.from_url(own.url) as client:
+        client.flushall()
     assert hint.seen(consumer, before) == {}
     hint.note(consumer, [(key, b"b") for key in after])
     assert hint.seen(consumer, [*before, *after]) == dict.fromkeys(after, b"b")
+    hint.close()
     assert not caplog.records
 
 

@@ -1,0 +1,1 @@
+ALTER TABLE onefold.{parent} DETACH PARTITION onefold.{partition} FINALIZE

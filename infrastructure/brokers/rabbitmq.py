@@ -265,6 +265,11 @@ class RabbitPublisher:
                 f"expected {self._what} with routing key {self._routing_key!r} to reach a queue, found that a message "
                 "was returned as unroutable; declare the queue or bind one to the exchange"
             ) from error
+        except pika.exceptions.ShortStringTooLong as error:
+            raise BrokerMisconfigured(
+                "expected names of headers, and headers that become properties of AMQP, of up to 255 bytes, "
+                f"found a longer one: {error}; shorten it"
+            ) from error
         except pika.exceptions.NackError as error:
             raise BrokerLost(
                 f"expected {self._what} to take a message, found it refused by the broker: the queue is full "

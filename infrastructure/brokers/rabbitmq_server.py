@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import ssl
 from collections.abc import Iterator
 from urllib.parse import SplitResult, unquote
@@ -14,6 +15,9 @@ from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from .options import Options
 from .port import BrokerLost, BrokerMisconfigured
 from .rabbitmq_queue import refused
+
+# The client logs a lost connection as a dozen errors; where nobody asked for its log, ours are enough.
+logging.getLogger("pika").addHandler(logging.NullHandler())
 
 _PLAIN_PORT, _TLS_PORT = 5672, 5671
 

@@ -552,6 +552,17 @@ class TestPublishing:
             out.publish([Outgoing(b"x")])
         out.close()
 
+    def test_what_does_not_fit_into_a_property_is_an_error_and_nothing_else_suffers(
+        self, rabbitmq_url: str, channel: BlockingChannel, declare: Declare
+    ) -> None:
+        queue = declare()
+        out = publisher(f"{rabbitmq_url}?queue={queue}")
+        with pytest.raises(BrokerMisconfigured, match="255 bytes"):
+            out.publish([Outgoing(b"1", {"content-type": "x" * 256})])
+        out.publish([Outgoing(b"2")])
+        out.close()
+        assert channel.basic_get(queue, auto_ack=True)[2] == b"2"
+
     def test_a_full_queue_is_an_error_that_passes(self, rabbitmq_url: str, declare: Declare) -> None:
         queue = declare(QUORUM | {"x-max-length": 1, "x-overflow": "reject-publish"})
         out = publisher(f"{rabbitmq_url}?queue={queue}")

@@ -54,11 +54,15 @@ PASSING = (psycopg.OperationalError, psycopg.InternalError)
 
 @dataclass(slots=True)
 class Consumed:
-    """What a consumption did: counts of outcomes, `received` messages, and why it ended before its time, if it did."""
+    """What a consumption did: counts of outcomes, `received` messages, and why it ended before its time, if it did.
+
+    `interrupted` is true when the grace time ended first: the batch in hand was rolled back.
+    """
 
     outcomes: dict[Outcome, int] = field(default_factory=dict)
     received: int = 0
     failure: BaseException | None = None
+    interrupted: bool = False
 
 
 class Consumption:
@@ -139,6 +143,7 @@ class Consumption:
         todo: deque[Arrival] = deque()
         backoff = Backoff(0.05, 5.0)
         housekeeping = Housekeeping(self._url, self)
+        interrupted = False
         # Before anything is taken from the broker: what the database refuses is refused at once.
         self._open(backoff)
         self.intake.start()
@@ -148,13 +153,13 @@ class Consumption:
                 try:
                     self._step(todo)
                     backoff.reset()
-                except Interrupted:
-                    break
                 except PASSING as error:
                     log.warning("consumer %s: %s; trying again", self.consumer.name, one_line(error))
                     self._disconnect()
                     self._pause(backoff.next())
                     self._reopen(backoff)
+        except Interrupted:
+            interrupted = True
         finally:
             self._disconnect()
             housekeeping.stop()
@@ -167,7 +172,7 @@ class Consumption:
         failure = self.intake.failure
         if isinstance(failure, Exception):
             raise failure
-        return Consumed(dict(self.observed.outcomes), self.intake.received, failure)
+        return Consumed(dict(self.observed.outcomes), self.intake.received, failure, interrupted)
 
     # What follows is told by the processor.
 

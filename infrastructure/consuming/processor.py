@@ -7,6 +7,7 @@ that message by itself. So a message that cannot be applied costs the others one
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import time
 from collections import deque
@@ -97,6 +98,7 @@ class Observed:
     batches: int = 0
     batch_seconds: float = 0.0
     on_claim: Callable[[int, float], None] | None = None
+    on_batch: Callable[[float], None] | None = None
 
     def count(self, counts: Mapping[Outcome, int]) -> None:
         """Add outcomes."""
@@ -109,6 +111,13 @@ class Observed:
         self.claim_seconds += seconds
         if self.on_claim is not None:
             self.on_claim(keys, seconds)
+
+    def batched(self, seconds: float) -> None:
+        """Add a batch, which took `seconds` to its commit."""
+        self.batches += 1
+        self.batch_seconds += seconds
+        if self.on_batch is not None:
+            self.on_batch(seconds)
 
 
 Span = Callable[[Message], AbstractContextManager[Any]]
@@ -139,7 +148,7 @@ class Processor:
         self._table = None if consumer.fold is None else Table(consumer.fold)
         self._window: Window | None = None
         self._notices = notices or Notices(consumer.name)
-        self._span = span or (lambda _: nullcontext())
+        self._span = span
         self._stopping = stopping
         self._loop: asyncio.Runner | None = asyncio.Runner() if consumer.is_async else None
 
@@ -348,8 +357,7 @@ class Processor:
             self._apply(plan)
             counts = self._write(plan, locked, broken, troubled)
         self.observed.count(counts)
-        self.observed.batches += 1
-        self.observed.batch_seconds += time.monotonic() - started
+        self.observed.batched(time.monotonic() - started)
         self._notices.first_seen(entries)
         return plan
 
@@ -428,9 +436,12 @@ class Processor:
         effect = self.consumer.effect
         assert effect is not None
         try:
-            with self._span(item.message):
+            with nullcontext() if self._span is None else self._span(item.message):
                 if self._loop is not None:
-                    self._loop.run(effect(item.event, AsyncTransaction(tx)))
+                    # In the context of the span; a runner has one of its own.
+                    self._loop.run(
+                        effect(item.event, AsyncTransaction(tx)), context=contextvars.copy_context()
+                    )
                 else:
                     effect(item.event, tx)
             if self._connection.info.transaction_status != TransactionStatus.INTRANS:
@@ -454,12 +465,16 @@ class Processor:
             return
         rows = table.load(self._connection, {(item.sequence,) for item in effects}, binary=False)
         changes: dict[Any, Any] = {}
-        folds = fold.folds
+        folds, span = fold.folds, self._span
         for item in effects:
             key = (item.sequence,)
             _, row = rows.get(key, (0, None))
             try:
-                after = folds[type(item.event)](row, item.event)
+                if span is None:
+                    after = folds[type(item.event)](row, item.event)
+                else:
+                    with span(item.message):
+                        after = folds[type(item.event)](row, item.event)
             except (Exception, SystemExit) as error:
                 raise EffectFailed(item, error) from error
             if after is not row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -15,9 +16,15 @@ from ...domain.event import Event
 from ...projections.message import Message
 from ..postgres.errors import AggregateNotFound
 from ..postgres.repository import Repository
+from ..tracing import trace_of
 
 A = TypeVar("A", bound=Aggregate)
 Repositories = Callable[[type[Any]], Repository[Any]]
+
+_ENDS = re.compile(
+    r"(?:\s|;|--[^\n]*\n|/\*.*?\*/)*(?:commit|end|abort|prepare\s+transaction|rollback(?!\s+(?:\w+\s+)?to\b))\b",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 class TransactionEnded(OnefoldError):
@@ -27,6 +34,16 @@ class TransactionEnded(OnefoldError):
         super().__init__(
             "expected a call while the message is handled, found one afterwards; "
             "wait for everything that uses tx before the function returns"
+        )
+
+
+class TransactionNotYours(OnefoldError):
+    """A function tried to commit or roll back the transaction of its message, which ends with the whole batch."""
+
+    def __init__(self, statement: str) -> None:
+        super().__init__(
+            f"expected a statement that leaves the transaction open, found {statement!r}: the keys of other messages "
+            "are in it; raise an error to have it rolled back, or use tx.savepoint() for a part"
         )
 
 
@@ -52,7 +69,13 @@ class Transaction:
         return self._connection
 
     def execute(self, query: Any, parameters: Any = None) -> psycopg.Cursor[Any]:
-        """Run one statement, with psycopg's parameters (`%s`, `%(name)s`), and return its cursor."""
+        """Run one statement, with psycopg's parameters (`%s`, `%(name)s`), and return its cursor.
+
+        Raises `TransactionNotYours` for one that would end the transaction.
+        """
+        text = query.decode(errors="replace") if isinstance(query, bytes) else query
+        if isinstance(text, str) and (found := _ENDS.match(text)):
+            raise TransactionNotYours(" ".join(found.group().split()))
         return self.connection.execute(query, parameters)
 
     def get(self, aggregate_class: type[A], key: str) -> A:
@@ -89,7 +112,7 @@ class Transaction:
 
     def _causes(self) -> dict[str, Any]:
         message = self.message
-        found = {"causation": message.id, "consumer": self._consumer}
+        found = {"causation": message.id, "consumer": self._consumer, **trace_of(message)}
         correlation = message.extensions.get("correlationid")
         return found if correlation is None else {**found, "correlation": str(correlation)}
 

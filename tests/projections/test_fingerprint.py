@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onefold.projections.fingerprint import KeyMissing, digest_of, fingerprint, text_of, time_ordered
@@ -247,11 +247,13 @@ def plain_text(value: str) -> str | Decimal:
     return value
 
 
+@settings(deadline=None)
 @given(values, values)
 def test_fingerprints_are_equal_exactly_where_the_values_are(one: Any, other: Any) -> None:
     assert (of(one) == of(other)) == (plain(one) == plain(other))
 
 
+@settings(deadline=None)
 @given(values, st.randoms(use_true_random=False))
 def test_a_value_written_in_another_way_has_the_same_fingerprint(value: Any, chance: Any) -> None:
     def rewritten(part: Any) -> Any:
@@ -271,6 +273,7 @@ def test_a_value_written_in_another_way_has_the_same_fingerprint(value: Any, cha
     assert of(rewritten(value)) == of(value)
 
 
+@settings(deadline=None)
 @given(texts, texts)
 def test_two_texts_in_one_object_do_not_run_into_each_other(one: str, other: str) -> None:
     changed = of({"a": one, "b": other}) != of({"a": other, "b": one})
@@ -385,6 +388,7 @@ parts = st.text(st.sampled_from("01:;ab"), min_size=1, max_size=4)
 keys = st.recursive(parts, lambda inner: st.lists(inner, min_size=1, max_size=3).map(tuple), max_leaves=4)
 
 
+@settings(deadline=None)
 @given(keys, keys)
 def test_digests_are_equal_exactly_where_the_keys_are(one: object, other: object) -> None:
     assert (digest_of(one) == digest_of(other)) == (one == other)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onefold.domain.lifecycle import Verdict
@@ -186,6 +186,7 @@ def test_a_sequence_moves_to_a_newer_version_that_is_applied_or_that_its_lifecyc
     assert advances(Rule(ordering), outcome, VERSIONS[version], APPLIED_SO_FAR) is moves
 
 
+@settings(deadline=None)
 @given(st.sampled_from(sorted(DECISIONS)), st.integers(0, 2**63 - 3), st.integers(-2, 2))
 def test_a_sequence_never_moves_back_and_a_delta_sequence_never_skips(
     case: tuple[Ordering, OnGap, str, str], applied: int, distance: int

@@ -4,38 +4,28 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
-import signal
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from types import FrameType
-from typing import Annotated, Any, Self
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Annotated, Any
 
 import psycopg
 import typer
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.logging import RichHandler
+from rich.console import Console
 from rich.text import Text
 
 from ...projections.app import App
 from ...projections.engine import PAGE
-from ..connection import connected, one_line
+from ..connection import connected
 from ..runner import Run, Runner
 from ..status import status as status_of
 from .application import SHOP, load_app
+from .attendance import Board, attend, log_shown, stopping
 from .database import writable
 from .options import Application, AsJson
 from .output import aside, cell, plain, report, sign, table, write_json
 from .problems import PROBLEMS, WrongUse
 from .status import overview
 
-TICK = 0.05
-SHOW_EVERY = 1.0
-INTERRUPTED = 130
 MOST = 1_000_000
 """Events of the largest page; all of a page is in memory."""
 
@@ -79,7 +69,7 @@ def run(
         raise WrongUse(f"application {app} has no projections to run")
     console = aside()
     debug = bool(context.obj)
-    with _logging(console, debug=debug), writable() as url, _stopping(stop_on_eof) as request:
+    with log_shown(console, debug=debug), writable() as url, stopping(on_eof=stop_on_eof) as request:
         runner = Runner(url, chosen, page=page, on_end=_teller(once=once, debug=debug))
         part = App(aggregates=application.aggregates, projections=chosen)
         # What is loaded by now stays: the collector need not look at it again.
@@ -87,7 +77,9 @@ def run(
         log.info("running %s", ", ".join(projection.name for projection in chosen))
         runner.start(once=once)
         try:
-            _attend(runner, request, console, None if once or json else _Board(url, part, console))
+            attend(
+                lambda: runner.going, request, console, None if once or json else _board(url, part, console)
+            )
         finally:
             if request.made:
                 log.info("asked to stop: finishing the page in hand")
@@ -102,99 +94,12 @@ def run(
         raise typer.Exit(PROBLEMS)
 
 
-class _Request:
-    """Whether this process was asked to stop; a plain flag, because signal handlers must not take locks."""
-
-    def __init__(self) -> None:
-        self.made = False
-
-    def make(self, *_: object) -> None:
-        if self.made:
-            os._exit(INTERRUPTED)
-        self.made = True
-
-
-@contextmanager
-def _stopping(stop_on_eof: bool) -> Iterator[_Request]:
-    request = _Request()
-
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        request.make()
-
-    before = [(number, signal.signal(number, handle)) for number in (signal.SIGINT, signal.SIGTERM)]
-    if stop_on_eof:
-        threading.Thread(target=_await_eof, args=(request,), daemon=True).start()
-    try:
-        yield request
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
-
-
-def _await_eof(request: _Request) -> None:
-    while os.read(sys.stdin.fileno(), 4096):
-        pass
-    request.made = True
-
-
-def _attend(runner: Runner, request: _Request, console: Console, board: _Board | None) -> None:
-    if board is None or not console.is_terminal:
-        while runner.going and not request.made:
-            time.sleep(TICK)
-        return
-    with board, Live(board.look(), console=console, transient=True, auto_refresh=False) as live:
-        due = time.monotonic() + SHOW_EVERY
-        while runner.going and not request.made:
-            time.sleep(TICK)
-            if time.monotonic() >= due:
-                live.update(board.look(), refresh=True)
-                due = time.monotonic() + SHOW_EVERY
-
-
-class _Board:
-    """What a terminal shows while projections run: the status, and how to stop."""
-
-    def __init__(self, url: str, app: App, console: Console) -> None:
-        self._console = console
-        self._url = url
-        self._app = app
-        self._connection: psycopg.Connection[Any] | None = None
-
-    def look(self) -> RenderableType:
-        """Return the present status, or what is wrong with the connection."""
-        try:
-            if self._connection is None or self._connection.broken:
-                self._connection = connected(self._url)
-            shown = overview(self._console, status_of(self._connection, self._app))
-        except psycopg.Error as error:
-            shown = Text(f"the database does not answer: {one_line(error)}", "yellow")
-        return Group(shown, Text("Ctrl-C finishes the page in hand and stops", "dim"))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._connection is not None:
-            self._connection.close()
-
-
-@contextmanager
-def _logging(console: Console, *, debug: bool) -> Iterator[None]:
-    handler: logging.Handler
-    if console.is_terminal:
-        handler = RichHandler(console=console, show_path=False, markup=False, log_time_format="%H:%M:%S")
-    else:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    root = logging.getLogger("onefold")
-    level = root.level
-    root.addHandler(handler)
-    root.setLevel(logging.DEBUG if debug else logging.INFO)
-    try:
-        yield
-    finally:
-        root.removeHandler(handler)
-        root.setLevel(level)
+def _board(url: str, part: App, console: Console) -> Board:
+    return Board(
+        url,
+        lambda connection: overview(console, status_of(connection, part)),
+        "Ctrl-C finishes the page in hand and stops",
+    )
 
 
 def _take_positions(runs: list[Run], url: str, part: App) -> None:

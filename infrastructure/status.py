@@ -1,4 +1,4 @@
-"""Status: how far each projection is, who works on it, and what is in the way."""
+"""Status: how far projections and consumers are, who works on them, and what is in the way."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from psycopg.sql import Identifier
 from ..projections.app import App
 from ..projections.errors import FailedEvent
 from ..projections.projection import AnyProjection
+from .consumers import ConsumerState, ConsumerStatus, consumers_status
 from .history import logs
 from .postgres.sql import statement
 
@@ -103,7 +104,11 @@ class ProjectionStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The state of a database in one moment, `at`; `others` are projections in it that the application lacks."""
+    """The state of a database in one moment, `at`.
+
+    `others` are projections in it that the application lacks. `consumers` are all of the database, and those of the
+    application that were never started.
+    """
 
     database: str
     server: str
@@ -111,11 +116,12 @@ class Status:
     logs: tuple[LogStatus, ...]
     projections: tuple[ProjectionStatus, ...]
     others: tuple[str, ...] = ()
+    consumers: tuple[ConsumerStatus, ...] = ()
 
     @property
     def sound(self) -> bool:
-        """False when a projection has stopped or needs a rebuild."""
-        return all(projection.sound for projection in self.projections)
+        """False when a projection has stopped or needs a rebuild, or a consumer has dead letters."""
+        return all(each.sound for each in (*self.projections, *self.consumers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +156,7 @@ class _Lags:
 
 
 def status(connection: psycopg.Connection[Any], app: App) -> Status:
-    """Return the state of the application's logs and projections, all of one moment.
+    """Return the state of the application's logs and projections, and of consumers, all of one moment.
 
     `connection` is in autocommit mode and its database migrated. Nothing is changed, nobody is kept waiting.
     """
@@ -177,7 +183,21 @@ def status(connection: psycopg.Connection[Any], app: App) -> Status:
                 for projection in app.projections
             ),
             others=_others(checkpoints, app.projections),
+            consumers=_consumers(connection, app),
         )
+
+
+def _consumers(connection: psycopg.Connection[Any], app: App) -> tuple[ConsumerStatus, ...]:
+    found = consumers_status(connection)
+    known = {each.name for each in found}
+    new = (
+        ConsumerStatus(
+            each.name, ConsumerState.NOT_STARTED, each.ledger, each.rule.ordering, each.retention.ledger
+        )
+        for each in app.consumers
+        if each.name not in known
+    )
+    return tuple(sorted((*found, *new), key=lambda each: each.name))
 
 
 def _log(connection: psycopg.Connection[Any], name: str) -> LogStatus:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from ...projections.guards import Outcome
+from ..consumers import COUNTED, ConsumerState, ConsumerStatus
 from ..status import Count, Holder, LogStatus, ProjectionStatus, State, Status
 from ..status import status as status_of
 from .application import SHOP, load_app
@@ -24,15 +27,20 @@ COLOURS = {
     State.NOT_BUILT: "dim",
     State.NEEDS_REBUILD: "bold yellow",
 }
+CONSUMER_COLOURS = {
+    ConsumerState.RUNNING: "green",
+    ConsumerState.IDLE: "dim",
+    ConsumerState.NOT_STARTED: "dim",
+}
 PATIENCE = 1.0
 """Seconds after which an open append is worth a word."""
 
 
 def status(app: Application = SHOP, json: AsJson = False) -> None:
-    """Show how far each projection is behind its log, who works on it, and who holds things up.
+    """Show how far projections are behind their log and consumers behind their broker, and what holds things up.
 
     Lag is counted in events beyond the projection's position, and in seconds since the oldest of them was recorded.
-    Exits with 1 when a projection was stopped by a failure or needs a rebuild.
+    Exits with 1 when a projection was stopped by a failure or needs a rebuild, or a consumer has dead letters.
     """
     application = load_app(app)
     with readable() as connection:
@@ -82,7 +90,46 @@ def document(found: Status) -> dict[str, Any]:
             for projection in found.projections
         ],
         "others": found.others,
+        "consumers": [_consumer(consumer) for consumer in found.consumers],
     }
+
+
+def _consumer(found: ConsumerStatus) -> dict[str, Any]:
+    return {
+        "name": found.name,
+        "state": found.state,
+        "ledger": found.ledger,
+        "ordering": found.ordering,
+        "retention_seconds": found.retention,
+        "floor": found.floor,
+        "outcomes": {outcome.value: found.outcomes.get(outcome, 0) for outcome in Outcome},
+        "backlog": found.backlog,
+        "in_flight": found.in_flight,
+        "lag_messages": found.lag,
+        "lag_seconds": _rounded(found.lag_seconds),
+        "parked": found.parked,
+        "oldest_parked_seconds": _rounded(found.parked_seconds),
+        "dead_letters": found.dead_letters,
+        "counts_exact": not found.bounded,
+        "claim_ms": _rounded(found.claim_ms, 6),
+        "workers": [
+            {
+                "worker": worker.name,
+                "broker": worker.broker,
+                "backlog": worker.backlog,
+                "in_flight": worker.in_flight,
+                "newest": worker.newest,
+                "claim_ms": _rounded(worker.claim_ms, 6),
+                "started_at": worker.started_at,
+                "silent_seconds": _rounded(worker.silent),
+            }
+            for worker in found.workers
+        ],
+    }
+
+
+def _rounded(value: float | None, digits: int = 3) -> float | None:
+    return None if value is None else round(value, digits)
 
 
 def show(console: Console, found: Status) -> None:
@@ -95,6 +142,14 @@ def show(console: Console, found: Status) -> None:
             console.print(
                 sign(console, False),
                 f"{projection.name} was built by other code; run `onefold rebuild {projection.name}`",
+            )
+    for consumer in found.consumers:
+        if consumer.dead_letters:
+            console.print(
+                sign(console, False),
+                f"{plain(consumer.name)} has {_at_least(consumer.dead_letters, consumer)} dead "
+                f"letter{'' if consumer.dead_letters == 1 else 's'}; see "
+                f"`onefold dead-letters list --consumer {plain(consumer.name)}`",
             )
     for log in found.logs:
         for holder in log.holders:
@@ -135,7 +190,62 @@ def overview(console: Console, found: Status) -> RenderableType:
             seconds(projection.lag_seconds) if projection.lag.number else "–",
             _worker(projection),
         )
-    return Group(*lines, fitted(console, rows, "worker (lease)", "position"))
+    if found.projections or not found.consumers:
+        lines.append(fitted(console, rows, "worker (lease)", "position"))
+    if found.consumers:
+        lines.append(overview_of_consumers(console, found.consumers))
+    return Group(*lines)
+
+
+def overview_of_consumers(console: Console, found: Iterable[ConsumerStatus]) -> RenderableType:
+    """Return consumers as a table that the console has room for."""
+    rows = table(
+        "consumer",
+        "state",
+        "applied",
+        "duplicates",
+        "lag",
+        "behind",
+        "parked",
+        "oldest",
+        "dead letters",
+        "workers",
+        "claim",
+        "ledger",
+        "remembers since",
+        right=(
+            "applied",
+            "duplicates",
+            "lag",
+            "behind",
+            "parked",
+            "oldest",
+            "dead letters",
+            "workers",
+            "claim",
+        ),
+    )
+    for each in found:
+        rows.add_row(
+            Text(plain(each.name), "bold"),
+            Text(each.state.value, CONSUMER_COLOURS[each.state]),
+            cell(each.outcomes.get(Outcome.APPLIED, 0)),
+            cell(each.outcomes.get(Outcome.DUPLICATE, 0)),
+            Text(cell(each.lag), "yellow" if each.lag else ""),
+            seconds(each.lag_seconds) if each.lag_seconds else "–",
+            Text(_at_least(each.parked, each), "yellow" if each.parked else ""),
+            "–" if each.parked_seconds is None else seconds(each.parked_seconds),
+            Text(_at_least(each.dead_letters, each), "bold red" if each.dead_letters else ""),
+            cell(len(each.workers)),
+            "–" if each.claim_ms is None else f"{each.claim_ms * 1000:.0f} µs",
+            each.ledger,
+            cell(each.floor),
+        )
+    return fitted(console, rows, "remembers since", "claim", "ledger", "duplicates", "oldest", "behind")
+
+
+def _at_least(number: int, found: ConsumerStatus) -> str:
+    return f"{'≥ ' if found.bounded and number >= COUNTED else ''}{number:,}"
 
 
 def _count(count: Count) -> str:

@@ -1,0 +1,3 @@
+SELECT consumer, outcome, sum(count)::bigint FROM onefold.outcomes
+WHERE consumer = ANY (%s)
+GROUP BY consumer, outcome

@@ -29,6 +29,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 _LAST = (datetime.max.replace(tzinfo=UTC) - _UNIX_EPOCH) // _MILLISECOND
 
 _CLAIM = {"any": statement("ledger_claim_any"), "time": statement("ledger_claim_time")}
+_CLAIMED = {"any": statement("ledger_claimed_any"), "time": statement("ledger_claimed_time")}
 _WINDOW = statement("ledger_window")
 
 
@@ -117,10 +118,7 @@ def claim(
     else:
         values.append(within.floor)
     try:
-        with raw_cursor(connection) as cursor:
-            if not isinstance(connection, Connection):
-                register(cursor)
-            rows = cursor.execute(_CLAIM[mode], values, prepare=True).fetchall()
+        rows = _rows(connection, _CLAIM[mode], values)
     except psycopg.errors.CheckViolation as error:
         # The generation is sealed; or no partition holds the key any more.
         if error.diag.constraint_name == SEALED or error.diag.table_name == "ledger_by_time":
@@ -135,6 +133,18 @@ def claim(
                 "the isolation level of the connection"
             ) from error
         raise
+    entries = {key: Entry(fingerprint, instant(seen)) for key, fingerprint, seen in rows if seen is not None}
+    if len(entries) < len(rows):
+        # Others have claimed and committed while this claim was on its way.
+        entries |= claimed(connection, mode, consumer, [key for key, _, seen in rows if seen is None])
+    return entries
+
+
+def claimed(
+    connection: psycopg.Connection[Any], mode: Mode, consumer: int, keys: Sequence[bytes]
+) -> dict[bytes, Entry]:
+    """Return what the ledger holds for keys, of 16 bytes each, and claim none."""
+    rows = _rows(connection, _CLAIMED[mode], (consumer, pack_uuids(keys)))
     return {key: Entry(fingerprint, instant(seen)) for key, fingerprint, seen in rows}
 
 
@@ -152,6 +162,13 @@ def time_of(key: bytes) -> datetime:
 def bound_of(at: datetime) -> bytes:
     """Return the 16 bytes that every UUIDv7 from this instant on is greater than."""
     return ((ensure_aware("the bound", at) - _UNIX_EPOCH) // _MILLISECOND).to_bytes(6, "big") + bytes(10)
+
+
+def _rows(connection: psycopg.Connection[Any], query: bytes, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    with raw_cursor(connection) as cursor:
+        if not isinstance(connection, Connection):
+            register(cursor)
+        return cursor.execute(query, values, prepare=True).fetchall()
 
 
 def _is_time_ordered(key: bytes) -> bool:

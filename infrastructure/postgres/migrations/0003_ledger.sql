@@ -79,7 +79,34 @@ BEGIN
 END
 $$;
 
--- Claims the keys that are in no live generation; returns those that were there.
+-- What the ledger holds for keys, the newest generation first. As in the functions below, the settings keep one plan: a
+-- table that is small, or was, must not be read through when it has grown.
+CREATE FUNCTION onefold.claimed_any(in_consumer integer, in_keys uuid[])
+RETURNS TABLE (key uuid, fingerprint uuid, first_seen timestamptz)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY SELECT g.key, l.fingerprint, l.first_seen FROM unnest(in_keys) AS g (key) CROSS JOIN LATERAL (
+        SELECT p.fingerprint, p.first_seen FROM onefold.ledger p
+        WHERE p.consumer = in_consumer AND p.key = g.key ORDER BY p.generation DESC LIMIT 1
+    ) l;
+END
+$$;
+
+CREATE FUNCTION onefold.claimed_by_time(in_consumer integer, in_keys uuid[])
+RETURNS TABLE (key uuid, fingerprint uuid, first_seen timestamptz)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY SELECT g.key, l.fingerprint, l.first_seen FROM unnest(in_keys) AS g (key) CROSS JOIN LATERAL (
+        SELECT p.fingerprint, p.first_seen FROM onefold.ledger_by_time p
+        WHERE p.consumer = in_consumer AND p.key = g.key LIMIT 1
+    ) l;
+END
+$$;
+
+-- Claims the keys that are in no live generation. Returns those that are, and, without first_seen, those that were
+-- claimed by others since the snapshot: the next statement sees them.
 --
 -- Which generation is active, and what the others hold, are read in one snapshot. If that snapshot is older than a
 -- rotation, the insert meets the seal of its generation and fails: the seal is a constraint, which no snapshot hides.
@@ -90,44 +117,28 @@ CREATE FUNCTION onefold.claim_any(
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
-    late uuid[];
     floor timestamptz;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'claim in isolation level %', current_setting('transaction_isolation') USING ERRCODE = 'OF003';
     END IF;
-    FOR key, fingerprint, first_seen IN
-        WITH given AS MATERIALIZED (
-            SELECT g.key, g.fingerprint, l.fingerprint AS kept, l.first_seen
-            FROM unnest(in_keys, in_fingerprints) AS g (key, fingerprint)
-            LEFT JOIN LATERAL (
-                SELECT p.fingerprint, p.first_seen FROM onefold.ledger p
-                WHERE p.consumer = in_consumer AND p.key = g.key OFFSET 0
-            ) l ON true
-        ), made AS (
-            INSERT INTO onefold.ledger (generation, consumer, key, fingerprint)
-            SELECT (SELECT generation FROM onefold.ledger_partitions WHERE ledger = 'any' AND ends_at IS NULL),
-                in_consumer, g.key, g.fingerprint
-            FROM given g WHERE g.first_seen IS NULL ORDER BY g.key
-            ON CONFLICT DO NOTHING
-            RETURNING key
-        )
-        SELECT g.key, g.kept, g.first_seen FROM given g
-        WHERE g.first_seen IS NOT NULL OR NOT EXISTS (SELECT FROM made m WHERE m.key = g.key)
-    LOOP
-        IF first_seen IS NULL THEN
-            late := late || key;
-        ELSE
-            RETURN NEXT;
-        END IF;
-    END LOOP;
-    IF late IS NOT NULL THEN
-        -- Committed by others since the snapshot.
-        RETURN QUERY SELECT p.key, p.fingerprint, p.first_seen FROM unnest(late) AS k (key) CROSS JOIN LATERAL (
-            SELECT p.key, p.fingerprint, p.first_seen FROM onefold.ledger p
-            WHERE p.consumer = in_consumer AND p.key = k.key OFFSET 0
-        ) p;
-    END IF;
+    RETURN QUERY WITH given AS MATERIALIZED (
+        SELECT g.key, g.fingerprint, l.fingerprint AS kept, l.first_seen
+        FROM unnest(in_keys, in_fingerprints) AS g (key, fingerprint)
+        LEFT JOIN LATERAL (
+            SELECT p.fingerprint, p.first_seen FROM onefold.ledger p
+            WHERE p.consumer = in_consumer AND p.key = g.key ORDER BY p.generation DESC LIMIT 1
+        ) l ON true
+    ), made AS (
+        INSERT INTO onefold.ledger (generation, consumer, key, fingerprint)
+        SELECT (SELECT generation FROM onefold.ledger_partitions WHERE ledger = 'any' AND ends_at IS NULL),
+            in_consumer, g.key, g.fingerprint
+        FROM given g WHERE g.first_seen IS NULL ORDER BY g.key
+        ON CONFLICT DO NOTHING
+        RETURNING key
+    )
+    SELECT g.key, g.kept, g.first_seen FROM given g
+    WHERE g.first_seen IS NOT NULL OR NOT EXISTS (SELECT FROM made m WHERE m.key = g.key);
     floor := (SELECT max(ends_at) FROM onefold.ledger_partitions WHERE ledger = 'any' AND retired_at IS NOT NULL);
     IF floor IS DISTINCT FROM in_floor THEN
         RAISE EXCEPTION 'the floor of the ledger is % now, not %', floor, in_floor USING ERRCODE = 'OF002';
@@ -156,10 +167,8 @@ BEGIN
     SELECT array_agg(g.key) INTO there FROM unnest(in_keys) AS g (key)
     WHERE NOT EXISTS (SELECT FROM made m WHERE m.key = g.key);
     IF there IS NOT NULL THEN
-        RETURN QUERY SELECT p.key, p.fingerprint, p.first_seen FROM unnest(there) AS k (key) CROSS JOIN LATERAL (
-            SELECT p.key, p.fingerprint, p.first_seen FROM onefold.ledger_by_time p
-            WHERE p.consumer = in_consumer AND p.key = k.key OFFSET 0
-        ) p;
+        -- A new snapshot sees what was committed while the insert waited.
+        RETURN QUERY SELECT * FROM onefold.claimed_by_time(in_consumer, there);
     END IF;
 END
 $$;

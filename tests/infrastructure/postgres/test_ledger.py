@@ -31,6 +31,7 @@ from onefold.infrastructure.postgres.ledger import (
     Window,
     bound_of,
     claim,
+    claimed,
     time_of,
     window,
 )
@@ -117,6 +118,16 @@ def test_a_new_key_is_claimed_and_a_known_one_is_returned(first: psycopg.Connect
     assert before < found[key].first_seen < datetime.now(UTC) + timedelta(seconds=1)
     again = claim_now(first, mode, [key, other])
     assert again == {key: found[key], other: Entry(b"b" * 16, again[other].first_seen)}
+
+
+def test_what_is_claimed_can_be_looked_up(first: psycopg.Connection[Any], mode: Mode) -> None:
+    key, other = new_keys(2)
+    assert claimed(first, mode, 1, [key, other]) == {}
+    claim_now(first, mode, [key])
+    found = claimed(first, mode, 1, [other, key])
+    assert found == claim_now(first, mode, [key])
+    assert found[key].fingerprint == TWIN
+    assert claimed(first, mode, 2, [key]) == {}
 
 
 def test_claiming_nothing_asks_nothing_of_the_database(first: psycopg.Connection[Any], mode: Mode) -> None:

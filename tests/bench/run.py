@@ -21,14 +21,14 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench import append, load, projecting, wakeup
+from bench import append, ledger, load, projecting, wakeup
 from bench.measure import Case
 from bench.peer import Peer
 from onefold.infrastructure.embedded import EmbeddedServer
 from onefold.infrastructure.postgres.migrate import migrate
 
 RESULTS = Path(__file__).parents[2] / ".bench" / "results.json"
-GROUPS = ("append", "load", "projection", "wakeup")
+GROUPS = ("append", "load", "projection", "wakeup", "ledger")
 
 
 @contextmanager
@@ -68,6 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds, at least 3")
     parser.add_argument("--only", default=",".join(GROUPS), help=f"comma-separated of {', '.join(GROUPS)}")
+    parser.add_argument("--keys", type=int, default=ledger.KEYS, help="keys that the ledgers hold beforehand")
     arguments = parser.parse_args()
     chosen = arguments.only.split(",")
     if arguments.rounds < 3 or not set(chosen) <= set(GROUPS):
@@ -94,6 +95,11 @@ def main() -> None:
                 run(console, cases, arguments.rounds, results)
         if "wakeup" in chosen:
             measure_wakeups(console, url, peer, arguments.rounds, results)
+        if "ledger" in chosen:
+            with console.status(f"filling the ledgers with {arguments.keys:,} keys"):
+                filled = ledger.fill(url, arguments.keys)
+            with ledger.cases(url, filled) as cases:
+                run(console, cases, arguments.rounds, results)
     report(console, results)
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")
@@ -143,15 +149,32 @@ def report(console: Console, results: dict[str, Any]) -> None:
     table = Table(title=f"medians of {results['rounds']} interleaved rounds", title_justify="left")
     for heading in ("case", "onefold", "eventsourcing", "limit", "", "x eventsourcing", "of the limit"):
         table.add_column(heading, justify="left" if heading in ("case", "") else "right")
+    others = Table()
+    for heading in ("case", "onefold", "", "beside it", "", "x beside it"):
+        others.add_column(heading, justify="left" if heading in ("case", "") else "right")
     for name, case in results["cases"].items():
         median, ratio = case["median"], case["ratio"]
+        beside = [other for other in median if other not in ("onefold", "eventsourcing", "limit")]
+        if beside or len(median) == 1:
+            for other in beside or [""]:
+                others.add_row(
+                    name,
+                    figure(median.get("onefold")),
+                    case["unit"],
+                    figure(median.get(other)),
+                    other,
+                    f"{ratio[other]:.2f}" if other in ratio else "",
+                )
+            continue
         table.add_row(
             name,
             *(figure(median.get(contender)) for contender in ("onefold", "eventsourcing", "limit")),
             case["unit"],
             *(f"{ratio[other]:.2f}" if other in ratio else "" for other in ("eventsourcing", "limit")),
         )
-    console.print(table)
+    for each in (table, others):
+        if each.row_count:
+            console.print(each)
 
 
 def figure(value: float | None) -> str:

@@ -86,6 +86,7 @@ class _Receipt:
     """One delivery of one message; `until` is when it ends unless it is extended."""
 
     ack_id: str
+    key: str
     received_at: float
     until: float
     at_end: bool = False
@@ -128,6 +129,7 @@ class PubsubSubscription:
         self._seconds = lease or self._given_lease or 60
         self.lease: float | None = float(self._seconds)
         self._retention = _retention(about) if about else None
+        self._ordered = about is None or about.enable_message_ordering
         self._counts_attempts = bool(about and about.dead_letter_policy.dead_letter_topic)
 
     @property
@@ -172,11 +174,23 @@ class PubsubSubscription:
             self._held.pop(receipt.ack_id, None)
 
     def give_back(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> None:
-        """Have these delivered again after `delay` seconds, rounded up, up to ten minutes."""
+        """Have these delivered again after `delay` seconds, rounded up, up to ten minutes.
+
+        Where the subscription keeps order, all that is held and follows them in their ordering keys goes with them, as
+        Pub/Sub delivers it again in any case; it may still be acknowledged, to no effect.
+        """
         self._require_open()
-        receipts = self._of(deliveries)
+        wanted = {receipt.ack_id for receipt in self._of(deliveries)}
+        keys: set[str] = set()
+        receipts: list[_Receipt] = []
+        for receipt in self._held.values():
+            if receipt.ack_id in wanted or receipt.key in keys:
+                receipts.append(receipt)
+                if self._ordered and receipt.key:
+                    keys.add(receipt.key)
         for receipt in receipts:
             del self._held[receipt.ack_id]
+        self._ready = deque(delivery for delivery in self._ready if delivery.handle.ack_id in self._held)
         self._set(receipts, min(_LONGEST_LEASE, -int(-delay // 1)))
 
     def extend(self, deliveries: Sequence[Delivery]) -> None:
@@ -281,7 +295,9 @@ class PubsubSubscription:
         self._ready += taken
 
     def _delivery(self, received: Any, now: float, until: float) -> Delivery:
-        receipt = self._held[received.ack_id] = _Receipt(received.ack_id, now, until)
+        receipt = self._held[received.ack_id] = _Receipt(
+            received.ack_id, received.message.ordering_key, now, until
+        )
         message = received.message
         headers = {name.lower(): value for name, value in message.attributes.items()}
         if not message.data:

@@ -46,11 +46,11 @@ class Retention:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            value = getattr(self, each.name)
-            if value is None and each.name == "redelivery":
+            value: float | None = getattr(self, each.name)
+            if value is None:
                 continue
             # Written so that NaN is refused too.
-            if not (0 <= value < math.inf) or (each.name == "ledger" and value == 0):
+            if not 0 <= value < math.inf or (each.name == "ledger" and value == 0):
                 least = "a positive number" if each.name == "ledger" else "a number from 0"
                 raise DeclarationError(
                     f"retention: expected {each.name} to be {least} of seconds, found {value}"

@@ -58,7 +58,7 @@ class Merge(BaseModel, ABC):
         return self._merged(other)
 
     @abstractmethod
-    def _merged(self, other: Self) -> Self: ...
+    def _merged(self, other: Any) -> Self: ...
 
 
 class Highest(Merge, Generic[T]):
@@ -70,7 +70,7 @@ class Highest(Merge, Generic[T]):
         """Return the higher of this and `value`."""
         return self.merge(type(self)(value=value))
 
-    def _merged(self, other: Self) -> Self:
+    def _merged(self, other: Any) -> Self:
         if self.value is None or other.value is None:
             return self if other.value is None else other
         return self if (_compare(self.value, other.value) or _compare_texts(other, self)) >= 0 else other
@@ -85,7 +85,7 @@ class Lowest(Merge, Generic[T]):
         """Return the lower of this and `value`."""
         return self.merge(type(self)(value=value))
 
-    def _merged(self, other: Self) -> Self:
+    def _merged(self, other: Any) -> Self:
         if self.value is None or other.value is None:
             return self if other.value is None else other
         return self if (_compare(self.value, other.value) or _compare_texts(self, other)) <= 0 else other
@@ -100,7 +100,7 @@ class Grown(Merge, Generic[T]):
         """Return this with `value` in it."""
         return self.merge(type(self)(values=frozenset((value,))))
 
-    def _merged(self, other: Self) -> Self:
+    def _merged(self, other: Any) -> Self:
         kept = {value: value for value in self.values}
         for value in other.values:
             twin = kept.setdefault(value, value)
@@ -138,7 +138,7 @@ class LastBy(Merge, Generic[V, T]):
         """Return the later of this and `value` at `version`."""
         return self.merge(type(self)(version=version, value=value))
 
-    def _merged(self, other: Self) -> Self:
+    def _merged(self, other: Any) -> Self:
         if self.version is None or other.version is None:
             return self if other.version is None else other
         return self if (_compare(self.version, other.version) or _compare_texts(self, other)) >= 0 else other

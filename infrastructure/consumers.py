@@ -142,11 +142,13 @@ def _outcomes(connection: psycopg.Connection[Any], numbers: list[int]) -> dict[i
 
 def _workers(connection: psycopg.Connection[Any], numbers: list[int]) -> dict[int, list[ConsumerWorker]]:
     found: dict[int, list[ConsumerWorker]] = {}
-    for number, *told, newest, claim_ms, started_at, silent in connection.execute(
+    for number, name, broker, waiting, held, newest, claim_ms, started_at, silent in connection.execute(
         statement("status_workers"), (numbers, ALIVE)
     ):
         newest = None if newest is None else newest.astimezone(UTC)
-        worker = ConsumerWorker(*told, newest, claim_ms, started_at.astimezone(UTC), silent)
+        worker = ConsumerWorker(
+            name, broker, waiting, held, newest, claim_ms, started_at.astimezone(UTC), silent
+        )
         found.setdefault(number, []).append(worker)
     return found
 

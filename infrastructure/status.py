@@ -121,7 +121,9 @@ class Status:
     @property
     def sound(self) -> bool:
         """False when a projection has stopped or needs a rebuild, or a consumer has dead letters."""
-        return all(each.sound for each in (*self.projections, *self.consumers))
+        return all(projection.sound for projection in self.projections) and all(
+            consumer.sound for consumer in self.consumers
+        )
 
 
 @dataclass(frozen=True, slots=True)

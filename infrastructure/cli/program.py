@@ -12,12 +12,13 @@ import psycopg
 import typer
 
 from ...domain.errors import OnefoldError
-from ...projections.app import UnknownProjection
+from ...projections.app import UnknownConsumer, UnknownProjection
+from ..brokers import BadBrokerURL, MissingExtra
 from ..connection import one_line
 from ..history import UnknownLog
 from ..reading import InputFileError, MappingError
 from ..settings import SettingsError
-from . import db, demo, history, reading, rebuild, run, status
+from . import consume, db, dead_letters, demo, history, maintain, parked, reading, rebuild, run, status
 from .application import AppNotFound
 from .groups import Command, Group
 from .problems import PROBLEMS, USAGE, WrongUse
@@ -27,9 +28,12 @@ INTERRUPTED = 130
 MISUSES = (
     WrongUse,
     AppNotFound,
+    BadBrokerURL,
     InputFileError,
     MappingError,
+    MissingExtra,
     SettingsError,
+    UnknownConsumer,
     UnknownLog,
     UnknownProjection,
 )
@@ -110,9 +114,13 @@ def onefold(
 app.command("demo", cls=Command)(demo.demo)
 app.command("import", cls=Command)(reading.read_in)
 app.command("run", cls=Command)(run.run)
+app.command("consume", cls=Command)(consume.consume)
 app.command("status", cls=Command)(status.status)
 app.command("history", cls=Command)(history.history)
 app.command("rebuild", cls=Command)(rebuild.rebuild)
+app.add_typer(dead_letters.group, name="dead-letters")
+app.add_typer(parked.group, name="parked")
+app.command("maintain", cls=Command)(maintain.maintain)
 app.add_typer(db.group, name="db")
 
 

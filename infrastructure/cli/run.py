@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 
 import psycopg
@@ -21,7 +21,7 @@ from ..status import status as status_of
 from .application import SHOP, load_app
 from .attendance import Board, attend, log_shown, stopping
 from .database import writable
-from .options import Application, AsJson
+from .options import LOCAL, Application, AsJson, MetricsHost, MetricsPort
 from .output import aside, cell, plain, report, sign, table, write_json
 from .problems import PROBLEMS, WrongUse
 from .status import overview
@@ -54,6 +54,8 @@ def run(
             help="Stop when standard input ends, and so with the program that wrote to it.",
         ),
     ] = False,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = LOCAL,
     app: Application = SHOP,
     json: AsJson = False,
 ) -> None:
@@ -69,9 +71,14 @@ def run(
         raise WrongUse(f"application {app} has no projections to run")
     console = aside()
     debug = bool(context.obj)
-    with log_shown(console, debug=debug), writable() as url, stopping(on_eof=stop_on_eof) as request:
+    part = App(aggregates=application.aggregates, projections=chosen)
+    with (
+        log_shown(console, debug=debug),
+        writable() as url,
+        stopping(on_eof=stop_on_eof) as request,
+        _metrics(metrics_host, metrics_port, url, part),
+    ):
         runner = Runner(url, chosen, page=page, on_end=_teller(once=once, debug=debug))
-        part = App(aggregates=application.aggregates, projections=chosen)
         # What is loaded by now stays: the collector need not look at it again.
         gc.freeze()
         log.info("running %s", ", ".join(projection.name for projection in chosen))
@@ -100,6 +107,18 @@ def _board(url: str, part: App, console: Console) -> Board:
         lambda connection: overview(console, status_of(connection, part)),
         "Ctrl-C finishes the page in hand and stops",
     )
+
+
+@contextmanager
+def _metrics(host: str, port: int | None, url: str, part: App) -> Iterator[None]:
+    if port is None:
+        yield
+        return
+    from ..metrics import ProjectionMetrics, serve
+
+    with ProjectionMetrics(part, url) as metrics, serve(port, metrics, host=host) as server:
+        log.info("metrics at %s", server.url)
+        yield
 
 
 def _take_positions(runs: list[Run], url: str, part: App) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from .conftest import Commands, Onefold
 
-COMMANDS = ("demo", "import", "run", "status", "history", "rebuild")
+COMMANDS = ("demo", "import", "run", "consume", "status", "history", "rebuild", "maintain")
+GROUPS = {"db": "url start stop migrate status", "dead-letters": "list show retry discard", "parked": "list"}
 
 
 def test_the_version_is_that_of_the_package(onefold: Onefold) -> None:
@@ -21,11 +22,17 @@ def test_the_version_is_that_of_the_package(onefold: Onefold) -> None:
 def test_help_names_every_command_and_the_exit_codes(onefold: Onefold) -> None:
     said = onefold("--help")
     assert said.code == 0
-    for word in (*COMMANDS, "db", "--debug", "0 done, 1 found problems, 2 wrong use, 130"):
+    for word in (*COMMANDS, *GROUPS, "--debug", "0 done, 1 found problems, 2 wrong use, 130"):
         assert word in said.out
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "db url", "db start", "db stop", "db migrate", "db status"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *COMMANDS,
+        *(f"{group} {command}" for group, commands in GROUPS.items() for command in commands.split()),
+    ],
+)
 def test_every_command_explains_itself_and_offers_json(onefold: Onefold, command: str) -> None:
     said = onefold(*command.split(), "--help")
     assert said.code == 0
@@ -51,6 +58,16 @@ def test_every_command_explains_itself_and_offers_json(onefold: Onefold, command
         "import --mapping mapping file.csv",
         "status --app nowhere:app",
         "history order/1 --log no_such_log",
+        "consume",
+        "consume memory://m",
+        "consume memory://m --consumer no_such_consumer",
+        "consume --consumer no_such_consumer memory://m --batch 0",
+        "dead-letters retry",
+        "dead-letters retry 1 --all",
+        "dead-letters retry one",
+        "dead-letters discard",
+        "dead-letters discard --all --consumer payments",
+        "dead-letters show",
     ],
 )
 def test_wrong_use_exits_with_2(onefold: Onefold, line: str) -> None:
@@ -106,7 +123,10 @@ def test_the_application_may_come_from_the_environment(
     assert [each["name"] for each in said.document["projections"]] == ["total", "picky"]
 
 
-@pytest.mark.parametrize("line", ["status", "history order/1", "run --once", "db migrate", "demo --orders 1"])
+@pytest.mark.parametrize(
+    "line",
+    ["status", "history order/1", "run --once", "db migrate", "demo --orders 1", "maintain", "parked list"],
+)
 def test_an_unreachable_database_is_reported_in_one_line(onefold: Onefold, line: str) -> None:
     said = onefold(*line.split(), ONEFOLD_DATABASE_URL="postgresql://ada:secret@127.0.0.1:1/shop")
     assert said.code == 1

@@ -1,0 +1,232 @@
+"""`onefold consume`: a consumer at work on what a broker delivers."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import psycopg
+import typer
+from rich.console import Console, RenderableType
+
+from ...projections.guards import FAILED_FOR_GOOD, Outcome
+from ...projections.retention import duration
+from ..consumers import consumers_status
+from ..consuming.consumption import BATCH, GRACE, Consumption
+from ..consuming.housekeeping import shown
+from ..consuming.intake import MESSAGES
+from ..consuming.processor import LARGEST
+from ..consuming.workers import Workers
+from .application import SHOP, load_app
+from .attendance import Board, attend, log_shown, stopping
+from .database import writable
+from .options import LOCAL, Application, AsJson, MetricsHost, MetricsPort
+from .output import aside, cell, counted, plain, report, sign, table, write_json
+from .problems import PROBLEMS, WrongUse
+from .status import overview_of_consumers
+
+if TYPE_CHECKING:
+    from ..consuming.processor import Span
+
+SLACK = 2.5
+"""Seconds beyond the grace time in which connections are closed and leases given back."""
+
+IDLE = 5.0
+MOST_WORKERS = 64
+
+log = logging.getLogger("onefold.consume")
+
+
+def consume(
+    context: typer.Context,
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL",
+            help="The broker: kafka:, amqp:, sqs:, pubsub:, redis: or file:, or - for CloudEvents on standard "
+            "input, one a line.",
+        ),
+    ],
+    consumer: Annotated[
+        str, typer.Option("--consumer", metavar="NAME", help="The consumer of the application.")
+    ],
+    once: Annotated[
+        bool, typer.Option("--once", help="End when the broker has delivered nothing for a while (--idle).")
+    ] = False,
+    batch: Annotated[
+        int,
+        typer.Option(
+            "--batch", min=1, max=LARGEST, metavar="MESSAGES", help="Messages in one transaction at most."
+        ),
+    ] = BATCH,
+    workers: Annotated[
+        int,
+        typer.Option(
+            "--workers", min=1, max=MOST_WORKERS, metavar="N", help="Workers side by side in this process."
+        ),
+    ] = 1,
+    buffer: Annotated[
+        int,
+        typer.Option(
+            "--buffer", min=1, metavar="MESSAGES", help="Messages that a worker holds undone at most."
+        ),
+    ] = MESSAGES,
+    grace: Annotated[
+        float,
+        typer.Option(
+            "--grace", min=0, metavar="SECONDS", help="Time to end what is in hand when told to stop."
+        ),
+    ] = GRACE,
+    idle: Annotated[
+        float,
+        typer.Option("--idle", min=0, metavar="SECONDS", help="With --once: how long nothing has to come."),
+    ] = IDLE,
+    hint: Annotated[
+        str | None,
+        typer.Option(
+            "--hint", metavar="URL", help="A Redis that remembers keys, and saves questions to the database."
+        ),
+    ] = None,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = LOCAL,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Open a span of OpenTelemetry around each message.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Log duplicates and other messages without effect, too.")
+    ] = False,
+    app: Application = SHOP,
+    json: AsJson = False,
+) -> None:
+    """Consume messages until told to stop (Ctrl-C, SIGTERM), each with its effect in the database exactly once.
+
+    Any number of these may run, on any number of machines. A message is acknowledged when its transaction is committed.
+    When told to stop, the messages in hand are done or given back within --grace; what is not done by then is rolled
+    back, delivered again later, and ends this with 1. With --once, also messages that became dead letters do.
+    """
+    chosen = load_app(app).consumer(consumer)
+    at_end = url.startswith(("-", "file:"))
+    if at_end and workers > 1:
+        raise WrongUse(
+            f"expected one worker on a file, found {workers}: each would read all of it; leave out --workers"
+        )
+    span = _span(chosen.name, url) if trace else None
+    console, debug = aside(), bool(context.obj)
+    quiet = None if verbose else "onefold.consumer"
+    with log_shown(console, debug=debug, quiet=quiet), writable() as database, stopping() as request:
+        team = Workers(
+            [
+                Consumption(
+                    database,
+                    chosen,
+                    url,
+                    batch=batch,
+                    messages=buffer,
+                    # A file ends by itself; a program that writes to standard input may take its time.
+                    once=once and not at_end,
+                    idle=idle,
+                    grace=grace,
+                    hint=hint,
+                    span=span,
+                )
+                for _ in range(workers)
+            ]
+        )
+        board = None if once or at_end or json else _board(database, chosen.name)
+        with _metrics(metrics_host, metrics_port, database, team):
+            # What is loaded by now stays: the collector need not look at it again.
+            gc.freeze()
+            log.info("consuming %s by %s from %s", chosen.name, counted(workers, "worker"), shown(url))
+            team.start()
+            attend(lambda: team.going, request, console, board)
+            if request.made:
+                log.info("asked to stop: ending what is in hand")
+            team.stop()
+            ended = team.join(grace + SLACK)
+    late = not ended or team.interrupted
+    if ended and team.error is not None:
+        raise team.error
+    if json:
+        write_json(_document(team, chosen.name, url, late))
+    else:
+        _show(report(), team)
+    if late:
+        sys.stderr.write(
+            f"onefold: expected consumer {chosen.name} to end within {duration(grace)}, found a message still in hand; "
+            "its transaction is rolled back, and it is delivered again. Give it more time with --grace\n"
+        )
+    if not ended:
+        # A handler hangs; nothing would end its threads.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(PROBLEMS)
+    if late or ((once or at_end) and any(team.outcomes[outcome] for outcome in FAILED_FOR_GOOD)):
+        raise typer.Exit(PROBLEMS)
+
+
+def _span(consumer: str, url: str) -> Span:
+    from ..tracing import is_provided, spans
+
+    made = spans(consumer, url)
+    if not is_provided():
+        raise WrongUse(
+            "expected a provider of OpenTelemetry, to which --trace gives its spans, found none; set one when the "
+            "application is imported, or start with opentelemetry-instrument"
+        )
+    return made
+
+
+@contextmanager
+def _metrics(host: str, port: int | None, database: str, team: Workers) -> Iterator[None]:
+    if port is None:
+        yield
+        return
+    from ..metrics import ConsumerMetrics, serve
+
+    with ConsumerMetrics(team.consumptions, database) as metrics, serve(port, metrics, host=host) as server:
+        log.info("metrics at %s", server.url)
+        yield
+
+
+def _board(database: str, name: str) -> Board:
+    console = aside()
+
+    def look(connection: psycopg.Connection[Any]) -> RenderableType:
+        return overview_of_consumers(console, consumers_status(connection, [name]))
+
+    return Board(database, look, "Ctrl-C ends the messages in hand and stops")
+
+
+def _document(team: Workers, name: str, url: str, late: bool) -> dict[str, Any]:
+    return {
+        "consumer": name,
+        "broker": shown(url),
+        "workers": len(team.consumptions),
+        "received": team.received,
+        "outcomes": {outcome.value: count for outcome, count in team.outcomes.items()},
+        "interrupted": late,
+    }
+
+
+def _show(console: Console, team: Workers) -> None:
+    rows = table("outcome", "messages", right=("messages",))
+    for outcome, count in team.outcomes.items():
+        if count or outcome in (Outcome.APPLIED, Outcome.DUPLICATE):
+            rows.add_row(outcome.value, cell(count))
+    console.print(rows)
+    dead = sum(team.outcomes[outcome] for outcome in FAILED_FOR_GOOD)
+    name = plain(team.consumptions[0].consumer.name)
+    if dead:
+        console.print(
+            sign(console, False),
+            f"{counted(dead, 'dead letter')}; see `onefold dead-letters list --consumer {name}`",
+        )
+    if team.outcomes[Outcome.PARKED]:
+        console.print(
+            f"some messages came before their turn; `onefold parked list --consumer {name}` shows who waits"
+        )

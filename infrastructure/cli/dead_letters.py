@@ -1,0 +1,301 @@
+"""`onefold dead-letters`: messages that failed for good, and what is done about them."""
+
+from __future__ import annotations
+
+import base64
+import getpass
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import psycopg
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from ..connection import connected
+from ..consuming import dead_letters
+from ..consuming.dead_letters import MANY, DeadLetter, DeadLetterError, Retried
+from .application import SHOP, load_app
+from .database import readable, writable
+from .groups import Command, Group
+from .options import Application, AsJson, ForConsumer, ForSequence
+from .output import cell, counted, fitted, moment, plain, report, sign, table, write_json
+from .problems import PROBLEMS, WrongUse
+
+group = typer.Typer(
+    name="dead-letters",
+    cls=Group,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Look at messages that failed for good, try them again, or give them up.",
+)
+
+Ids = Annotated[list[int] | None, typer.Argument(metavar="IDS", help="Numbers of dead letters, as listed.")]
+Everything = Annotated[bool, typer.Option("--all", help="All that are open.")]
+By = Annotated[
+    str | None,
+    typer.Option(
+        "--by", metavar="WHO", help="Who decided it, for the record; this system's user when left out."
+    ),
+]
+
+
+@group.command("list", cls=Command)
+def list_(
+    consumer: ForConsumer = None,
+    sequence: ForSequence = None,
+    resolved: Annotated[
+        bool, typer.Option("--resolved", help="Also those that were dealt with, and how.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """List dead letters in the order in which they are retried: what failed, why, and how many wait behind it.
+
+    Shows no payload; `onefold dead-letters show` does.
+    """
+    with readable() as connection:
+        found = dead_letters.list_dead_letters(
+            connection, consumer=consumer, sequence=sequence, resolved=resolved
+        )
+    if json:
+        write_json({"dead_letters": found, "complete": len(found) < MANY})
+        return
+    console = report()
+    rows = table(
+        "id",
+        "consumer",
+        "outcome",
+        "sequence",
+        "version",
+        "type",
+        "died",
+        "attempts",
+        "behind",
+        "cause",
+        "key",
+        "resolution",
+        right=("id", "version", "attempts", "behind"),
+    )
+    for each in found:
+        rows.add_row(
+            Text(str(each.id), "bold"),
+            plain(each.consumer),
+            each.outcome,
+            cell(each.sequence),
+            "–" if each.version is None else str(each.version),
+            cell(each.type),
+            cell(each.dead_at),
+            cell(each.attempts),
+            cell(each.behind),
+            plain(each.cause),
+            cell(each.key_text),
+            "–" if each.resolution is None else f"{each.resolution} by {plain(each.resolved_by or '')}",
+        )
+    if found:
+        spare = (
+            ("key", "attempts", "type", "died")
+            if resolved
+            else ("resolution", "key", "attempts", "type", "died")
+        )
+        console.print(fitted(console, rows, *spare))
+    more = " or more" if len(found) == MANY else ""
+    console.print(Text(f"{counted(len(found), 'dead letter')}{more}", "dim"))
+
+
+@group.command("show", cls=Command)
+def show(
+    letter: Annotated[int, typer.Argument(metavar="ID", help="The number of the dead letter.")],
+    json: AsJson = False,
+) -> None:
+    """Show one dead letter with all that is known of it: cause, attempts, headers, and the body as it arrived."""
+    with readable() as connection:
+        found = _found(connection, [letter])[0]
+        body, headers = dead_letters.message_of(connection, letter)
+    text = _text(body)
+    if json:
+        kept = {"body": text} if text is not None else {"body_base64": base64.b64encode(body).decode()}
+        write_json({**asdict(found), "headers": headers, **kept})
+        return
+    console = report()
+    lines = table("", "")
+    lines.show_header = False
+    for name, value in _facts(found):
+        lines.add_row(Text(name, "dim"), value)
+    for name, value in headers.items():
+        lines.add_row(Text(f"header {plain(name)}", "dim"), plain(value))
+    console.print(lines)
+    console.print()
+    if text is None:
+        console.print(Text(f"body, {len(body):,} bytes, as base64", "dim"))
+        console.print(Text(base64.b64encode(body).decode()), soft_wrap=True)
+    else:
+        console.print(Text(f"body, {len(body):,} bytes", "dim"))
+        for line in text.splitlines():
+            console.print(Text(plain(line)), soft_wrap=True)
+
+
+@group.command("retry", cls=Command)
+def retry(
+    ids: Ids = None,
+    consumer: ForConsumer = None,
+    sequence: ForSequence = None,
+    everything: Everything = False,
+    even_expired: Annotated[
+        bool,
+        typer.Option(
+            "--even-expired",
+            help="Also expired ones, whose keys are forgotten: only if none of them was applied before.",
+        ),
+    ] = False,
+    by: By = None,
+    app: Application = SHOP,
+    json: AsJson = False,
+) -> None:
+    """Try dead letters again, in the order of their sequence, and tell what became of each.
+
+    Names them by number, or by --consumer, --sequence or --all. One that fails again stays a dead letter with its new
+    cause, and those behind it in its sequence are left alone. What was parked behind one that is applied now goes on by
+    itself. Exits with 1 when one is still a dead letter.
+    """
+    application = load_app(app)
+    with writable() as url:
+        with connected(url) as connection:
+            letters = _chosen(connection, ids, consumer, sequence, everything)
+        done = dead_letters.retry(url, application, letters, by=_who(by), even_expired=even_expired)
+    if json:
+        write_json(
+            {
+                "retried": [
+                    {"id": each.id, "became": each.became, "resolved": each.resolved, "why": each.why}
+                    for each in done
+                ]
+            }
+        )
+    else:
+        _tell(report(), done)
+    if not all(each.resolved for each in done):
+        raise typer.Exit(PROBLEMS)
+
+
+@group.command("discard", cls=Command)
+def discard(
+    ids: Ids = None,
+    consumer: ForConsumer = None,
+    sequence: ForSequence = None,
+    everything: Everything = False,
+    by: By = None,
+    json: AsJson = False,
+) -> None:
+    """Give dead letters up for good: they are never applied, and what waits behind them goes on without them.
+
+    Names them by number, or by --consumer, --sequence or --all. Their record stays, with who did it and when. Exits
+    with 1 when one could not be given up.
+    """
+    done: list[tuple[int, str]] = []
+    with writable() as url, connected(url) as connection:
+        for letter in _chosen(connection, ids, consumer, sequence, everything):
+            try:
+                dead_letters.discard(connection, letter.id, _who(by))
+            except DeadLetterError as error:
+                done.append((letter.id, str(error)))
+            else:
+                done.append((letter.id, ""))
+    if json:
+        write_json(
+            {
+                "discarded": [each for each, why in done if not why],
+                "left": [{"id": each, "why": why} for each, why in done if why],
+            }
+        )
+    else:
+        console = report()
+        for each, why in done:
+            console.print(sign(console, not why), plain(why) if why else f"discarded {each}")
+        if not done:
+            console.print("there are none")
+    if any(why for _, why in done):
+        raise typer.Exit(PROBLEMS)
+
+
+def _chosen(
+    connection: psycopg.Connection[Any],
+    ids: Sequence[int] | None,
+    consumer: str | None,
+    sequence: str | None,
+    everything: bool,
+) -> list[DeadLetter]:
+    named = bool(consumer or sequence)
+    if bool(ids) + named + everything != 1:
+        raise WrongUse(
+            "expected dead letters by number, or by --consumer and --sequence, or --all, found "
+            f"{'none of these' if not (ids or named or everything) else 'several of these'}; say which are meant"
+        )
+    if ids:
+        return _found(connection, ids)
+    return dead_letters.list_dead_letters(connection, consumer=consumer, sequence=sequence)
+
+
+def _found(connection: psycopg.Connection[Any], ids: Sequence[int]) -> list[DeadLetter]:
+    found = dead_letters.list_dead_letters(connection, ids=ids, resolved=True)
+    missing = sorted(set(ids) - {each.id for each in found})
+    if missing:
+        raise DeadLetterError(
+            f"expected numbers of dead letters, found {', '.join(map(str, missing))}; "
+            "`onefold dead-letters list --resolved` shows those there are"
+        )
+    return found
+
+
+def _who(by: str | None) -> str:
+    if by is not None and not by.strip():
+        raise WrongUse("expected a name after --by, found none; leave it out for this system's user")
+    try:
+        return by or getpass.getuser()
+    except (OSError, KeyError) as error:
+        raise WrongUse("this system has no name for its user; say who decides with --by") from error
+
+
+def _tell(console: Console, done: Sequence[Retried]) -> None:
+    for each in done:
+        why = f": {plain(each.why)}" if each.why else ""
+        console.print(sign(console, each.resolved), f"{each.id} {each.became.replace('_', ' ')}{why}")
+    left = sum(not each.resolved for each in done)
+    console.print(
+        Text(
+            f"{counted(len(done) - left, 'dead letter')} resolved, {left:,} left"
+            if done
+            else "there are none",
+            "dim",
+        )
+    )
+
+
+def _facts(found: DeadLetter) -> list[tuple[str, str]]:
+    facts: list[tuple[str, object]] = [
+        ("dead letter", str(found.id)),
+        ("consumer", found.consumer),
+        ("outcome", found.outcome),
+        ("cause", found.cause),
+        ("attempts", found.attempts),
+        ("sequence", found.sequence),
+        ("version", None if found.version is None else str(found.version)),
+        ("waiting behind it", found.behind),
+        ("type", found.type),
+        ("message", found.message_id),
+        ("key", found.key_text),
+        ("from", found.place),
+        ("published", None if found.published_at is None else moment(found.published_at)),
+        ("first seen", moment(found.first_seen)),
+        ("died", moment(found.dead_at)),
+    ]
+    if found.resolved_at is not None:
+        facts.append(("resolved", f"{found.resolution} by {found.resolved_by}, {moment(found.resolved_at)}"))
+    return [(name, cell(value)) for name, value in facts]
+
+
+def _text(body: bytes) -> str | None:
+    try:
+        return body.decode("utf-8")
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,50 @@
+"""`onefold maintain`: room for new keys in the ledgers, and an end of old ones."""
+
+from __future__ import annotations
+
+import typer
+
+from ..connection import connected
+from ..postgres.maintenance import maintain as upkeep
+from .database import writable
+from .options import AsJson
+from .output import plain, report, sign, write_json
+from .problems import PROBLEMS
+
+STEPS = ("made", "sealed", "retired", "detached", "dropped")
+
+
+def maintain(json: AsJson = False) -> None:
+    """Make partitions of the ledgers ahead, seal and retire those that are old enough, and drop what may be forgotten.
+
+    Running consumers do the same every minute; this is for the time when none runs, and for an owner with more
+    privileges. Nothing waits long for a lock, and no row is deleted: a step that finds its lock taken is left for the
+    next time. Exits with 1 when steps were left.
+    """
+    with writable() as url, connected(url, application="onefold maintain") as connection:
+        done = upkeep(connection)
+    if json:
+        write_json(
+            {
+                **{step: getattr(done, step) for step in STEPS},
+                "skipped": [each._asdict() for each in done.skipped],
+                "busy": done.busy,
+            }
+        )
+    else:
+        console = report()
+        if done.busy:
+            console.print("another process is at it; nothing is done here")
+        for step in STEPS:
+            for name in getattr(done, step):
+                console.print(sign(console, True), f"{step} {plain(name)}")
+        for each in done.skipped:
+            who = "" if each.pid is None else f" (pid {each.pid})"
+            console.print(
+                sign(console, False),
+                f"left for the next time: {each.step} {plain(each.partition)}: {plain(each.reason)}{who}",
+            )
+        if not (done.busy or done.skipped or any(getattr(done, step) for step in STEPS)):
+            console.print(sign(console, True), "nothing is due")
+    if done.skipped:
+        raise typer.Exit(PROBLEMS)

@@ -19,6 +19,7 @@ from .message import Message
 
 _LATE = 2**63
 PARKED = Outcome.PARKED
+_tuple = tuple.__new__
 
 
 @dataclass(slots=True, eq=False)
@@ -45,12 +46,15 @@ class Item:
     arrival: Any = None
 
 
-@dataclass(slots=True)
-class Standing:
-    """How far a sequence is: the last version applied, and the state of its lifecycle (None before any)."""
+class Standing(NamedTuple):
+    """How far a sequence is: the last version applied, the state of its lifecycle (None before any), how many wait."""
 
     version: int = 0
     state: str | None = None
+    parked: int = 0
+
+
+_NOWHERE = Standing()
 
 
 class Step(NamedTuple):
@@ -109,7 +113,7 @@ class Planner:
                 known = fresh.get(item.key)
             outcome = identify(item.fingerprint, known, forgotten=item.forgotten)
             if outcome is not None:
-                plan.steps.append(Step(item, outcome, _CAUSES.get(outcome, "")))
+                plan.steps.append(_tuple(Step, (item, outcome, _CAUSES.get(outcome, ""))))
                 continue
             fresh[item.key] = item.fingerprint
             self._take(plan, item, standings, waiting)
@@ -158,7 +162,9 @@ class Planner:
         if outcome is PARKED:
             insort(waiting.setdefault(sequence, []), item, key=_turn)
             return
-        plan.steps.append(Step(item, outcome, "" if outcome is APPLIED else self._why(item, standing)))
+        plan.steps.append(
+            _tuple(Step, (item, outcome, "" if outcome is APPLIED else self._why(item, standing)))
+        )
         if self._advance(plan, item, outcome, standing) and waiting.get(sequence):
             self._drain(plan, sequence, standings, waiting)
 
@@ -195,7 +201,7 @@ class Planner:
 
     def _standing(self, plan: Plan, item: Item, standings: Mapping[str, Standing]) -> Standing:
         assert item.sequence is not None
-        return plan.standings.get(item.sequence) or standings.get(item.sequence) or Standing()
+        return plan.standings.get(item.sequence) or standings.get(item.sequence) or _NOWHERE
 
     def _verdict(self, item: Item, standing: Standing) -> Verdict | None:
         assert self.lifecycle is not None
@@ -214,7 +220,7 @@ class Planner:
         if version == standing.version and state == standing.state:
             return False
         assert item.sequence is not None
-        plan.standings[item.sequence] = Standing(version, state)
+        plan.standings[item.sequence] = _tuple(Standing, (version, state, standing.parked))
         return True
 
     def _why(self, item: Item, standing: Standing) -> str:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any
-from uuid import UUID
 
 from ...domain.errors import OnefoldError
 from ...domain.event import Event, flaw_of_text, placed
@@ -89,7 +88,7 @@ class Reader:
         key = consumer.key_of(message)
         if self._timed:
             digest = time_ordered(key)
-            found.key_text = str(UUID(bytes=digest))
+            found.key_text = str(key)
         else:
             digest = digest_of(key)
             found.key_text = text_of(key)

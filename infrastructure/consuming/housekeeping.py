@@ -6,6 +6,7 @@ import logging
 import re
 import threading
 import time
+from datetime import datetime
 from typing import Any, Protocol
 
 import psycopg
@@ -15,6 +16,7 @@ from ..connection import connected, one_line
 from ..postgres.maintenance import maintain
 from ..postgres.readmodel import worker_name
 from ..postgres.sql import statement
+from .intake import Intake
 from .processor import Observed
 from .session import reap
 
@@ -36,8 +38,10 @@ class _Subject(Protocol):
     consumer: Consumer
     broker: str
     observed: Observed
-    intake: Any
-    newest: Any
+    intake: Intake
+
+    @property
+    def newest(self) -> datetime | None: ...
 
 
 class Housekeeping:

@@ -42,6 +42,7 @@ class Intake:
         read: Callable[[Delivery], Arrival],
         *,
         name: str,
+        lanes: int = 1,
         messages: int = MESSAGES,
         size: int = BYTES,
         check: Callable[[Subscription], None] = lambda _: None,
@@ -49,13 +50,13 @@ class Intake:
     ) -> None:
         self._subscribe = subscribe
         self._read = read
-        self._name = name
+        self.name = name
         self._messages = messages
         self._bytes = size
         self._check = check
         self._idle_end = idle_end
         self._lock = threading.Condition()
-        self._ready: deque[Arrival] = deque()
+        self._ready: list[deque[Arrival]] = [deque() for _ in range(lanes)]
         self._held: set[Arrival] = set()
         self._held_bytes = 0
         self._done: list[Arrival] = []
@@ -85,15 +86,16 @@ class Intake:
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread = threading.Thread(target=self._run, name=f"onefold-intake-{self._name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"onefold-intake-{self.name}", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Receive no more; what is ready is given back, what is in hand is settled until `join`."""
         with self._lock:
             self._stopping = True
-            self._back.extend((arrival, 0.0) for arrival in self._ready)
-            self._ready.clear()
+            for ready in self._ready:
+                self._back.extend((arrival, 0.0) for arrival in ready)
+                ready.clear()
             self._lock.notify_all()
 
     def join(self, timeout: float) -> bool:
@@ -109,12 +111,13 @@ class Intake:
             settled = {id(arrival) for arrival in self._done} | {id(arrival) for arrival, _ in self._back}
             self._back.extend((arrival, 0.0) for arrival in self._held if id(arrival) not in settled)
 
-    def take(self, limit: int, timeout: float) -> list[Arrival]:
-        """Return up to `limit` arrivals, waiting up to `timeout` seconds for the first."""
+    def take(self, limit: int, timeout: float, *, lane: int = 0) -> list[Arrival]:
+        """Return up to `limit` arrivals of a lane, waiting up to `timeout` seconds for the first."""
+        ready = self._ready[lane]
         with self._lock:
-            if not self._ready and not self._stopping and not self.is_over:
+            if not ready and not self._stopping and not self.is_over:
                 self._lock.wait(timeout)
-            return [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
+            return [ready.popleft() for _ in range(min(limit, len(ready)))]
 
     def is_current(self, arrival: Arrival) -> bool:
         """Tell whether the broker that the arrival came from is still the present one."""
@@ -137,7 +140,7 @@ class Intake:
                 try:
                     subscription = self._subscribe()
                 except BrokerLost as error:
-                    log.warning("consumer %s: %s; trying again", self._name, one_line(error))
+                    log.warning("consumer %s: %s; trying again", self.name, one_line(error))
                     self._pause(backoff.next())
                     continue
                 try:
@@ -146,7 +149,7 @@ class Intake:
                     self._serve(subscription)
                     return
                 except BrokerLost as error:
-                    log.warning("consumer %s: %s; connecting again", self._name, one_line(error))
+                    log.warning("consumer %s: %s; connecting again", self.name, one_line(error))
                     self.lost += 1
                     self._forget()
                     self._pause(backoff.next())
@@ -156,7 +159,7 @@ class Intake:
             self.failure = error
             self._forget()
             if not isinstance(error, OnefoldError):
-                log.exception("consumer %s: the broker's side failed", self._name)
+                log.exception("consumer %s: the broker's side failed", self.name)
         finally:
             with self._lock:
                 self._lock.notify_all()
@@ -205,8 +208,18 @@ class Intake:
             if self._stopping:
                 self._back.extend((arrival, 0.0) for arrival in arrivals)
             else:
-                self._ready.extend(arrivals)
+                self._spread(arrivals)
             self._lock.notify_all()
+
+    def _spread(self, arrivals: Sequence[Arrival]) -> None:
+        if len(self._ready) == 1:
+            self._ready[0].extend(arrivals)
+            return
+        for arrival in arrivals:
+            item = arrival.item
+            # Messages of one sequence, or of one key, must not run beside each other.
+            what = None if item is None else item.key if item.sequence is None else item.sequence
+            self._ready[hash(what) % len(self._ready)].append(arrival)
 
     def _settle(self, subscription: Subscription) -> None:
         with self._lock:
@@ -230,7 +243,8 @@ class Intake:
         """Drop everything: the broker delivers it again to the next subscription."""
         with self._lock:
             self._generation += 1
-            self._ready.clear()
+            for ready in self._ready:
+                ready.clear()
             self._held.clear()
             self._held_bytes = 0
             self._done, self._back = [], []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -24,12 +25,14 @@ from ...domain.errors import OnefoldError
 from ...domain.instant import microseconds
 from ...projections.consumer import Consumer, Rejected
 from ...projections.guards import APPLIED, FAILED_FOR_GOOD, Outcome, after_failure
-from ...projections.inbox import Item, Plan, Planner, Step
+from ...projections.inbox import Item, Plan, Planner, Standing, Step
 from ...projections.message import Message
+from ...projections.ports import Kept, Key
 from ...projections.retention import duration
+from ...projections.row import Row
 from ..backoff import Backoff
 from ..postgres.errors import BrokenTransaction, VersionConflict
-from ..postgres.inbox import DeadLetter, Inbox, Locked, ParkedRow, SequenceAppeared, Trouble
+from ..postgres.inbox import DeadLetter, Inbox, ParkedRow, SequenceAppeared, Trouble
 from ..postgres.ledger import Entry, LedgerRotated, Window, claim, window
 from ..postgres.log import lost
 from ..postgres.table import Table
@@ -39,7 +42,7 @@ from .transaction import AsyncTransaction, Repositories, Transaction
 
 log = logging.getLogger("onefold.consumer")
 
-LARGEST = 5_000
+LARGEST = 20_000
 """Messages in one transaction at most."""
 
 SUSPECTS = 16
@@ -47,6 +50,12 @@ SUSPECTS = 16
 
 CONFLICTS = 8
 """Times that a message is run again at once because of somebody else's transaction; then it counts as a failed try."""
+
+CACHED_ROWS = 100_000
+"""Rows that a fold keeps in memory at most."""
+
+LOCKED = 1.0
+"""Seconds until a message is tried again whose function has waited for a lock in vain."""
 
 _NOTHING: Mapping[Any, Any] = {}
 
@@ -99,23 +108,27 @@ class Observed:
     batch_seconds: float = 0.0
     on_claim: Callable[[int, float], None] | None = None
     on_batch: Callable[[float], None] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def count(self, counts: Mapping[Outcome, int]) -> None:
         """Add outcomes."""
-        for outcome, number in counts.items():
-            self.outcomes[outcome] = self.outcomes.get(outcome, 0) + number
+        with self._lock:
+            for outcome, number in counts.items():
+                self.outcomes[outcome] = self.outcomes.get(outcome, 0) + number
 
     def claimed(self, keys: int, seconds: float) -> None:
         """Add a claim of `keys` keys."""
-        self.claims += keys
-        self.claim_seconds += seconds
+        with self._lock:
+            self.claims += keys
+            self.claim_seconds += seconds
         if self.on_claim is not None:
             self.on_claim(keys, seconds)
 
     def batched(self, seconds: float) -> None:
         """Add a batch, which took `seconds` to its commit."""
-        self.batches += 1
-        self.batch_seconds += seconds
+        with self._lock:
+            self.batches += 1
+            self.batch_seconds += seconds
         if self.on_batch is not None:
             self.on_batch(seconds)
 
@@ -146,6 +159,8 @@ class Processor:
         self._repositories = repositories
         self._planner = Planner(consumer.rule, consumer.lifecycle)
         self._table = None if consumer.fold is None else Table(consumer.fold)
+        self._rows: dict[str, tuple[int, Row | None]] = {}
+        self._folded: dict[str, Row | None] = {}
         self._window: Window | None = None
         self._notices = notices or Notices(consumer.name)
         self._span = span
@@ -248,13 +263,13 @@ class Processor:
                     rows = self.inbox.parked([sequence])
                     plan = self._planner.drain(
                         sequence,
-                        locked[sequence].standing,
+                        locked[sequence],
                         [self.item_of(row) for row in rows if not row.overdue],
                         ruled=[self._overdue(row) for row in rows if row.overdue],
                     )
                     if not plan.steps:
                         return False
-                    self._apply(plan)
+                    self._apply(plan, locked)
                     counts = self._write(plan, locked, (), {})
             except EffectFailed as failed:
                 if not _passing(failed.cause):
@@ -292,10 +307,10 @@ class Processor:
                     plan = self._planner.plan(
                         [item],
                         {key: entry.fingerprint for key, entry in entries.items()} if fresh else {},
-                        {sequence: found.standing for sequence, found in locked.items()},
+                        locked,
                         self._waiting(locked),
                     )
-                    self._apply(plan)
+                    self._apply(plan, locked)
                     counts = self._write(plan, locked, (), {}, known=item)
                     (_, outcome, cause) = next(step for step in plan.steps if step.item is item)
                     if outcome not in FAILED_FOR_GOOD:
@@ -351,11 +366,13 @@ class Processor:
             plan = self._planner.plan(
                 items,
                 {key: entry.fingerprint for key, entry in entries.items()},
-                {sequence: found.standing for sequence, found in locked.items()},
+                locked,
                 waiting,
             )
-            self._apply(plan)
+            self._apply(plan, locked)
             counts = self._write(plan, locked, broken, troubled)
+        if self._table is not None:
+            self._keep_rows(plan, locked)
         self.observed.count(counts)
         self.observed.batched(time.monotonic() - started)
         self._notices.first_seen(entries)
@@ -396,7 +413,7 @@ class Processor:
             entries |= self.inbox.seen(mode, list(old))
         return entries
 
-    def _waiting(self, locked: Mapping[str, Locked]) -> Mapping[str, list[Item]]:
+    def _waiting(self, locked: Mapping[str, Standing]) -> Mapping[str, list[Item]]:
         sequences = [sequence for sequence, found in locked.items() if found.parked]
         if not sequences:
             return _NOTHING
@@ -423,9 +440,9 @@ class Processor:
             item.held = False
         return item
 
-    def _apply(self, plan: Plan) -> None:
+    def _apply(self, plan: Plan, locked: Mapping[str, Standing]) -> None:
         if self._table is not None:
-            self._fold(plan, self._table)
+            self._fold(plan, self._table, locked)
             return
         for item, outcome, _ in plan.steps:
             if outcome is APPLIED and item.event is not None:
@@ -457,28 +474,28 @@ class Processor:
         if self._stopping():
             raise Interrupted
 
-    def _fold(self, plan: Plan, table: Table) -> None:
+    def _fold(self, plan: Plan, table: Table, locked: Mapping[str, Standing]) -> None:
         fold = self.consumer.fold
         assert fold is not None
+        self._folded = folded = {}
         effects = [item for item in plan.effects() if item.event is not None]
         if not effects:
             return
-        rows = table.load(self._connection, {(item.sequence,) for item in effects}, binary=False)
-        changes: dict[Any, Any] = {}
-        folds, span = fold.folds, self._span
+        rows = self._rows_of(effects, table, locked)
+        changes: dict[Key, Kept] = {}
+        folds = fold.folds
         for item in effects:
-            key = (item.sequence,)
-            _, row = rows.get(key, (0, None))
+            sequence = item.sequence
+            assert sequence is not None
+            row = rows[sequence]
             try:
-                if span is None:
-                    after = folds[type(item.event)](row, item.event)
-                else:
-                    with span(item.message):
-                        after = folds[type(item.event)](row, item.event)
+                after = folds[type(item.event)](row, item.event)
             except (Exception, SystemExit) as error:
                 raise EffectFailed(item, error) from error
             if after is not row:
-                rows[key] = changes[key] = (item.version or 0, after)
+                rows[sequence] = after
+                changes[(sequence,)] = (item.version or 0, after)
+        folded.update(rows)
         if not changes:
             return
         try:
@@ -486,10 +503,49 @@ class Processor:
         except (psycopg.DataError, psycopg.IntegrityError, TypeError, ValueError, ArithmeticError) as error:
             raise _Refused(error) from error
 
+    def _rows_of(
+        self, effects: Sequence[Item], table: Table, locked: Mapping[str, Standing]
+    ) -> dict[str, Row | None]:
+        """Return the rows of sequences that this transaction has locked.
+
+        A row changes only together with the version of its sequence, so one that was left at this version is the same
+        still. A sequence that nobody has begun has none.
+        """
+        rows: dict[str, Row | None] = {}
+        missing: list[Key] = []
+        cached = self._rows
+        for item in effects:
+            sequence = item.sequence
+            assert sequence is not None
+            if sequence in rows:
+                continue
+            standing = locked.get(sequence)
+            found = cached.get(sequence)
+            if standing is None:
+                rows[sequence] = None
+            elif found is not None and found[0] == standing.version:
+                rows[sequence] = found[1]
+            else:
+                rows[sequence] = None
+                missing.append((sequence,))
+        if missing:
+            for key, (_, row) in table.load(self._connection, missing, binary=False).items():
+                rows[key[0]] = row
+        return rows
+
+    def _keep_rows(self, plan: Plan, locked: Mapping[str, Standing]) -> None:
+        """Keep rows in memory, once they are committed."""
+        if len(self._rows) > CACHED_ROWS:
+            self._rows.clear()
+        nothing = Standing()
+        for sequence, row in self._folded.items():
+            standing = plan.standings.get(sequence) or locked.get(sequence, nothing)
+            self._rows[sequence] = (standing.version, row)
+
     def _write(
         self,
         plan: Plan,
-        locked: Mapping[str, Locked],
+        locked: Mapping[str, Standing],
         broken: Sequence[Arrival],
         troubled: Mapping[bytes, Trouble],
         *,
@@ -544,12 +600,17 @@ class Processor:
         if isinstance(cause, Rejected):
             item.ruled = (Outcome.REJECTED, text)
             return 1
-        attempts = self.inbox.attempt(item.key, text)
         retry = self.consumer.retry
+        if isinstance(cause, psycopg.errors.LockNotAvailable):
+            # Whoever holds the lock is at fault, as a migration that runs for minutes: no message dies of that.
+            attempts, pause = item.attempts, LOCKED
+        else:
+            attempts = self.inbox.attempt(item.key, text)
+            pause = retry.delay(attempts) or 0.0
         if after_failure(attempts, retry.attempts) is Outcome.DEAD_LETTERED:
             item.ruled = (Outcome.DEAD_LETTERED, text)
             return 1
-        delay = Backoff(retry.delay(attempts) or 0.0, retry.longest).next()
+        delay = Backoff(pause, max(pause, retry.longest)).next()
         self._count({Outcome.RETRIED: 1})
         self.inbox.unmark()
         self._notices.failed(item, text, attempts, delay, cause)
@@ -562,8 +623,11 @@ class Processor:
         text = reason(cause)
         retry = self.consumer.retry
         # One that is refused, or was tried often enough, becomes a dead letter in the next run of the batch.
-        attempts = retry.attempts if isinstance(cause, Rejected) else item.attempts + 1
-        delay = Backoff(retry.delay(attempts) or 0.0, retry.longest).next()
+        attempts, pause = item.attempts, LOCKED
+        if not isinstance(cause, psycopg.errors.LockNotAvailable):
+            attempts = retry.attempts if isinstance(cause, Rejected) else item.attempts + 1
+            pause = retry.delay(attempts) or 0.0
+        delay = Backoff(pause, max(pause, retry.longest)).next()
         self.inbox.parked_attempt(item.parked, text, delay, attempts)
         if after_failure(attempts, retry.attempts) is Outcome.RETRIED:
             self._count({Outcome.RETRIED: 1})

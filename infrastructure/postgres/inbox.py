@@ -24,6 +24,8 @@ from .sql import statement
 SLOTS = 16
 """Rows that the counts of one outcome are spread over."""
 
+_tuple = tuple.__new__
+
 PARKED_AT_ONCE = 5_000
 """Parked messages that are looked at in one transaction."""
 
@@ -46,13 +48,6 @@ class Trouble(NamedTuple):
 
     attempts: int
     error: str
-
-
-class Locked(NamedTuple):
-    """A sequence that this transaction has locked: where it stands, and how many messages wait in it."""
-
-    standing: Standing
-    parked: int
 
 
 class ParkedRow(NamedTuple):
@@ -153,13 +148,11 @@ class Inbox:
         found = self.connection.execute(self._mark, values, prepare=True).fetchall()
         return {_bytes(key): Trouble(attempts, error) for key, attempts, error in found}
 
-    def lock(self, sequences: Collection[str]) -> dict[str, Locked]:
+    def lock(self, sequences: Collection[str]) -> dict[str, Standing]:
         """Lock those of the sequences that are known, in their order, and return where they stand."""
         values = (self.number, PACK_TEXT(sorted(sequences)))
         found = self.connection.execute(self._lock, values, prepare=True, binary=True).fetchall()
-        return {
-            sequence: Locked(Standing(version, state), parked) for sequence, version, state, parked in found
-        }
+        return {row[0]: _tuple(Standing, row[1:]) for row in found}
 
     def seen(self, ledger: Mode, keys: Sequence[bytes]) -> dict[bytes, Entry]:
         """Return what the ledger holds for keys that are too old to be claimed."""
@@ -179,7 +172,7 @@ class Inbox:
         counts: Mapping[Outcome, int],
         standings: Mapping[str, Standing],
         parked: Mapping[str, int],
-        locked: Mapping[str, Locked],
+        locked: Mapping[str, Standing],
     ) -> None:
         """Write where sequences stand, how many wait in them (more or fewer by `parked`), and the counts of outcomes.
 
@@ -189,7 +182,7 @@ class Inbox:
         fresh: list[tuple[str, int, str | None, int]] = []
         for sequence in standings if not parked else standings.keys() | parked.keys():
             at = locked.get(sequence)
-            standing = standings.get(sequence) or (Standing() if at is None else at.standing)
+            standing = standings.get(sequence) or at or Standing()
             row = (sequence, standing.version, standing.state, parked.get(sequence, 0))
             (fresh if at is None else known).append(row)
         if fresh:

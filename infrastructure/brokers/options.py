@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from urllib.parse import SplitResult, parse_qsl
 
 from .port import BadBrokerURL
+
+_SECRET = re.compile(r"([^&=]*(?:password|secret|token|key|pem|jaas|oauthbearer)[^&=]*)=[^&]*", re.IGNORECASE)
 
 
 class Options:
@@ -55,7 +58,8 @@ class Options:
             raise self.bad(f"no option {min(self._left)!r}")
 
     def bad(self, expected: str) -> BadBrokerURL:
-        """Return an error that says what was expected; a password in the URL is not shown."""
+        """Return an error that says what was expected, and shows the URL without its secrets."""
         host = self._parts.netloc.rpartition("@")
-        shown = self._parts._replace(netloc=f"***@{host[2]}" if host[1] else host[2]).geturl()
+        netloc = f"***@{host[2]}" if host[1] else host[2]
+        shown = self._parts._replace(netloc=netloc, query=_SECRET.sub(r"\1=***", self._parts.query)).geturl()
         return BadBrokerURL(f"expected {expected} in a URL such as {self._form}, found {shown!r}")

@@ -542,8 +542,8 @@ def _lease(options: Options) -> int | None:
 
 def _retention(about: Subscription) -> float:
     days = 7 * 86400.0
-    own = about.message_retention_duration
-    topic = about.topic_message_retention_duration
+    own: Any = about.message_retention_duration
+    topic: Any = about.topic_message_retention_duration
     # What a topic keeps can be delivered again by a seek.
     return max(own.total_seconds() if own else days, topic.total_seconds() if topic else 0.0)
 

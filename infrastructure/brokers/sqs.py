@@ -280,7 +280,7 @@ class SqsSubscription:
         return [self._delivery(message, begin) for message in answer.get("Messages", [])]
 
     def _delivery(self, message: MessageTypeDef, begin: float) -> Delivery:
-        handle = message["ReceiptHandle"]
+        handle = message.get("ReceiptHandle", "")
         receipt = self._held[handle] = _Receipt(handle, begin, begin + self._visibility)
         about: Mapping[Any, str] = message.get("Attributes", {})
         sent = about.get("SentTimestamp")
@@ -501,8 +501,8 @@ class _Queue:
             raise self.failure(error) from error
         except BotoCoreError as error:
             raise self.failure(error) from error
-        told: Mapping[Any, str] = answer.get("Attributes", {})
-        return told
+        told: Any = answer.get("Attributes", {})
+        return dict(told)
 
     @contextmanager
     def asked(self) -> Iterator[None]:

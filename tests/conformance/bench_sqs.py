@@ -10,7 +10,7 @@ import boto3
 from .benches import Bench, unused_port
 
 REGION = "eu-central-1"
-LEASE = 5
+LEASE = 10
 
 
 class SqsBench(Bench):

@@ -168,9 +168,9 @@ def test_what_is_given_back_in_any_order_comes_again_in_order(make: Callable[...
 
 def test_followers_that_wait_for_a_caller_with_room_are_given_back_too(make: Callable[..., Topic]) -> None:
     topic = make()
-    topic.publish(*numbered(1, 2, 3))
     subscription = topic.subscribe()
-    subscription.receive(3, 0.0)
+    assert subscription.receive(3, 0.001) == []
+    topic.publish(*numbered(1, 2, 3))
     time.sleep(0.5)
     [first] = drain(subscription, 1, limit=1)
     subscription.give_back([first])
@@ -289,9 +289,9 @@ def test_a_delay_is_at_most_ten_minutes(make: Callable[..., Topic]) -> None:
 
 def test_closing_gives_back_what_is_held_and_what_waits(make: Callable[..., Topic]) -> None:
     topic = make(ack_deadline_seconds=600)
-    topic.publish(*numbered(1, 2, 3, key=None))
     first = topic.subscribe()
-    first.receive(3, 0.001)
+    assert first.receive(3, 0.001) == []
+    topic.publish(*numbered(1, 2, 3, key=None))
     time.sleep(0.5)
     assert len(drain(first, 1, limit=1)) == 1
     first.close()

@@ -26,6 +26,7 @@ DEADLINE_SECONDS = 10
 KEPT = timedelta(days=7)
 STREAM_SECONDS = 0.02
 PULL_SECONDS = 1.0
+REQUEST_BYTES = 10_000_000
 
 
 @dataclass(slots=True, eq=False)
@@ -242,9 +243,10 @@ class Service:
             while True:
                 queue = self._queue(request.subscription, context)
                 seconds = queue.subscription.ack_deadline_seconds
-                taken = self.broker.take(queue, request.max_messages, seconds)
                 # A client that gave up must not be handed messages that it never sees.
-                if taken or time.monotonic() >= end or not context.is_active():
+                active = context.is_active()
+                taken = self.broker.take(queue, request.max_messages, seconds) if active else []
+                if taken or not active or time.monotonic() >= end:
                     return types.PullResponse(received_messages=taken)
                 self.broker.changed.wait(STREAM_SECONDS)
 
@@ -326,7 +328,10 @@ def written(response: Any) -> bytes:
 
 
 def serve(port: int) -> None:
-    server = grpc.server(futures.ThreadPoolExecutor(max_workers=64))
+    server = grpc.server(
+        futures.ThreadPoolExecutor(max_workers=64),
+        options=[("grpc.max_receive_message_length", REQUEST_BYTES)],
+    )
     service = Service(Broker())
     for name, calls in REQUESTS.items():
         handlers = {}

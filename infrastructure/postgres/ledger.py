@@ -120,8 +120,8 @@ def claim(
     try:
         rows = _rows(connection, _CLAIM[mode], values)
     except psycopg.errors.CheckViolation as error:
-        # The generation is sealed; or no partition holds the key any more.
-        if error.diag.constraint_name == SEALED or error.diag.table_name == "ledger_by_time":
+        # The generation is sealed; or there is no partition: not any more, or none that this session knows of yet.
+        if error.diag.constraint_name == SEALED or error.diag.table_name in ("ledger", "ledger_by_time"):
             raise LedgerRotated from error
         raise
     except psycopg.DatabaseError as error:
@@ -137,6 +137,8 @@ def claim(
     if len(entries) < len(rows):
         # Others have claimed and committed while this claim was on its way.
         entries |= claimed(connection, mode, consumer, [key for key, _, seen in rows if seen is None])
+        if len(entries) < len(rows):
+            raise LedgerRotated
     return entries
 
 

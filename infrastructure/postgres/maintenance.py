@@ -43,10 +43,10 @@ _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Skipped(NamedTuple):
-    """A step that could not be taken now, and why: `make`, `rotate`, `detach` or `drop` of a partition.
+    """A step that could not be taken now, and why.
 
-    `pid` is the session that holds the lock, of several the one whose transaction is open longest; None if none is
-    known.
+    The steps are `make`, `rotate`, `detach` and `drop` of a partition, and `retire`, which is of a whole ledger. `pid`
+    is the session that holds the lock, of several the one whose transaction is open longest; None if none is known.
     """
 
     step: str
@@ -196,9 +196,13 @@ class _Run:
     def _retire(self, ledger: Mode, retention: timedelta, now: datetime) -> None:
         """Raise the floor, committed before anything is detached: no claim may miss a key and not be told so."""
         values = {"ledger": ledger, "now": now, "retention": retention.total_seconds()}
-        with self._connection.cursor(row_factory=tuple_row) as cursor:
-            cursor.execute(statement("ledger_retire"), values)
-            self._done.retired += sorted(name for (name,) in cursor)
+
+        def step() -> None:
+            with self._connection.cursor(row_factory=tuple_row) as cursor:
+                cursor.execute(statement("ledger_retire"), values)
+                self._done.retired += sorted(name for (name,) in cursor)
+
+        self._take("retire", _PARENTS[ledger], ("ledger_partitions",), step)
 
     def _detach(self, name: str, parent: LiteralString) -> bool:
         names = {"parent": Identifier(parent), "partition": Identifier(name)}

@@ -108,20 +108,24 @@ $$;
 -- Claims the keys that are in no live generation. Returns those that are, and, without first_seen, those that were
 -- claimed by others since the snapshot: the next statement sees them.
 --
--- Which generation is active, and what the others hold, are read in one snapshot. If that snapshot is older than a
--- rotation, the insert meets the seal of its generation and fails: the seal is a constraint, which no snapshot hides.
--- The floor is read after the insert, and so is never older than the generations which that has looked through.
+-- The active generation is read first, in a statement of its own. Every generation before it was sealed by then, so all
+-- of its claims are committed and the next statement sees them, and was attached by then, so the next plan reads it.
+-- Claims in the active one itself are met by its primary key. If it is sealed in between, the insert meets the seal and
+-- fails: the seal is a constraint, which no snapshot hides.
+-- The floor is read last, and so is never older than the generations that were looked through.
 CREATE FUNCTION onefold.claim_any(
     in_consumer integer, in_keys uuid[], in_fingerprints uuid[], in_floor timestamptz
 ) RETURNS TABLE (key uuid, fingerprint uuid, first_seen timestamptz)
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
+    active integer;
     floor timestamptz;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'claim in isolation level %', current_setting('transaction_isolation') USING ERRCODE = 'OF003';
     END IF;
+    active := (SELECT generation FROM onefold.ledger_partitions WHERE ledger = 'any' AND ends_at IS NULL);
     RETURN QUERY WITH given AS MATERIALIZED (
         SELECT g.key, g.fingerprint, l.fingerprint AS kept, l.first_seen
         FROM unnest(in_keys, in_fingerprints) AS g (key, fingerprint)
@@ -131,9 +135,8 @@ BEGIN
         ) l ON true
     ), made AS (
         INSERT INTO onefold.ledger (generation, consumer, key, fingerprint)
-        SELECT (SELECT generation FROM onefold.ledger_partitions WHERE ledger = 'any' AND ends_at IS NULL),
-            in_consumer, g.key, g.fingerprint
-        FROM given g WHERE g.first_seen IS NULL ORDER BY g.key
+        SELECT active, in_consumer, g.key, g.fingerprint FROM given g
+        WHERE g.first_seen IS NULL ORDER BY g.key
         ON CONFLICT DO NOTHING
         RETURNING key
     )
@@ -153,6 +156,7 @@ LANGUAGE plpgsql SET enable_seqscan = off SET jit = off SET plan_cache_mode = fo
 #variable_conflict use_column
 DECLARE
     there uuid[];
+    found integer;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'claim in isolation level %', current_setting('transaction_isolation') USING ERRCODE = 'OF003';
@@ -169,6 +173,10 @@ BEGIN
     IF there IS NOT NULL THEN
         -- A new snapshot sees what was committed while the insert waited.
         RETURN QUERY SELECT * FROM onefold.claimed_by_time(in_consumer, there);
+        GET DIAGNOSTICS found = ROW_COUNT;
+        IF found <> cardinality(there) THEN
+            RAISE EXCEPTION 'keys were neither claimed nor found' USING ERRCODE = 'OF002';
+        END IF;
     END IF;
 END
 $$;

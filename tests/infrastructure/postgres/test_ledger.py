@@ -339,6 +339,13 @@ def test_a_sealed_generation_takes_no_key_and_tells_what_it_has(first: psycopg.C
         claim_now(first, "any", [key, new_key()])
 
 
+def test_a_generation_that_the_session_does_not_know_yet_is_told(first: psycopg.Connection[Any]) -> None:
+    """For a moment a rotation is visible in the tables, and its partition not yet to sessions that have it cached."""
+    first.execute("UPDATE onefold.ledger_partitions SET generation = 2 WHERE generation = 1")
+    with pytest.raises(LedgerRotated):
+        claim_now(first, "any", [new_key()])
+
+
 def test_a_floor_that_rose_since_the_window_was_asked_for_is_told(first: psycopg.Connection[Any]) -> None:
     """C92: else a key that was forgotten in between would count as new."""
     before = window(first, "any")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
@@ -301,16 +302,27 @@ def test_who_does_not_own_the_ledger_is_told(
 ) -> None:
     register(first, "payments", "any", 8 * DAY)
     first.execute(f"GRANT USAGE ON SCHEMA onefold TO {role}".encode())
-    first.execute(f"GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA onefold TO {role}".encode())
+    first.execute(f"GRANT SELECT ON onefold.consumers, onefold.ledger_partitions TO {role}".encode())
+    first.execute(f"GRANT SELECT, INSERT ON onefold.ledger, onefold.ledger_by_time TO {role}".encode())
     with psycopg.connect(database_url, autocommit=True) as other:
         other.execute(f"SET ROLE {role}".encode())
         key = new_event_id().bytes
-        assert claim_now(other, "any", [key]) == {}
+        for mode in ("any", "time"):
+            assert claim_now(other, mode, [key]) == {}
+            assert list(claim_now(other, mode, [key])) == [key]
         done = maintain(other, now=now_of(first) + 3 * DAY)
         assert not done.sealed
-        (skipped,) = done.skipped
-        assert (skipped.step, skipped.partition) == ("rotate", "ledger_1")
-        assert skipped.reason.endswith("run `onefold maintain` as the owner of the ledger")
+        assert [(each.step, each.partition) for each in done.skipped] == [
+            ("rotate", "ledger_1"),
+            ("retire", "ledger"),
+        ]
+        for each in done.skipped:
+            assert each.reason.endswith("run `onefold maintain` as the owner of the ledger")
+    # A generation that is made later takes claims with the same privileges.
+    maintain(first, now=now_of(first) + 3 * DAY)
+    with psycopg.connect(database_url, autocommit=True) as other:
+        other.execute(f"SET ROLE {role}".encode())
+        assert claim_now(other, "any", [new_event_id().bytes]) == {}
 
 
 @pytest.fixture
@@ -452,10 +464,10 @@ def load(url: str, mode: Mode, *, seconds: float) -> None:
             row = connection.execute("SELECT count(*) FROM effect").fetchone()
     assert twice == []
     assert row is not None
-    assert row[0] == len(run.effects) > 1_000
+    assert row[0] == len(run.effects) > 300
     assert run.duplicates > 100
     assert run.expired
-    assert len(run.dropped) > 5
+    assert len(run.dropped) > 2
     if mode == "any":
         # The long transaction was in the way.
         assert run.skipped
@@ -471,7 +483,7 @@ class Load:
     def __init__(self, pool: Pool, mode: Mode, until: float) -> None:
         self.pool, self.mode, self.until = pool, mode, until
         self.now = datetime.now(UTC)
-        self.recent: deque[tuple[bytes, datetime]] = deque(maxlen=3_000)
+        self.recent: deque[tuple[bytes, datetime]] = deque(maxlen=6_000)
         self.effects: set[bytes] = set()
         self.duplicates = self.expired = self.rotated = 0
         self.waits: list[float] = []
@@ -530,15 +542,10 @@ class Load:
         """Hold a claim for a second, again and again."""
         with self.pool.connection() as connection:
             while self.running():
-                with connection.transaction():
-                    claim(
-                        connection,
-                        self.mode,
-                        2,
-                        [key_at(self.now)],
-                        [TWIN],
-                        within=window(connection, self.mode),
-                    )
+                key = key_at(self.now)
+                # It may be told that the ledger rotated, like any other.
+                with contextlib.suppress(LedgerRotated), connection.transaction():
+                    claim(connection, self.mode, 2, [key], [TWIN], within=window(connection, self.mode))
                     time.sleep(1)
                 time.sleep(0.3)
 

@@ -25,6 +25,12 @@ MESSAGES = 10_000
 BYTES = 64 * 2**20
 """Bytes of bodies that are held undone, above which no more are taken."""
 
+AT_ONCE = 1_000
+"""Messages that are asked for at once at most."""
+
+ASSUMED = 2**20
+"""Bytes of a message before any was seen."""
+
 ASK = 2.0
 """Seconds between questions for the broker's backlog."""
 
@@ -59,6 +65,7 @@ class Intake:
         self._ready: list[deque[Arrival]] = [deque() for _ in range(lanes)]
         self._held: set[Arrival] = set()
         self._held_bytes = 0
+        self._average = float(ASSUMED)
         self._done: list[Arrival] = []
         self._back: list[tuple[Arrival, float]] = []
         self._generation = 0
@@ -187,8 +194,7 @@ class Intake:
                         return
                 subscription.receive(0, BUSY)
                 continue
-            room = self._messages - len(self._held) if self._held_bytes < self._bytes else 0
-            found = subscription.receive(min(room, self._messages), BUSY if self._held else IDLE)
+            found = subscription.receive(self._room(), BUSY if self._held else IDLE)
             if found:
                 heard = time.monotonic()
                 self._enter(found)
@@ -197,13 +203,22 @@ class Intake:
             ):
                 ending = True
 
+    def _room(self) -> int:
+        """Return how many messages may be taken now, judged by the size of those before."""
+        left = self._bytes - self._held_bytes
+        if left <= 0:
+            return 0
+        return min(self._messages - len(self._held), AT_ONCE, 1 + int(left / self._average))
+
     def _enter(self, found: Sequence[Delivery]) -> None:
         arrivals = [self._read(delivery) for delivery in found]
         with self._lock:
             for arrival in arrivals:
                 arrival.generation = self._generation
             self._held.update(arrivals)
-            self._held_bytes += sum(len(delivery.body) for delivery in found)
+            size = sum(len(delivery.body) for delivery in found)
+            self._held_bytes += size
+            self._average += (size / len(found) - self._average) / 4
             self.received += len(found)
             if self._stopping:
                 self._back.extend((arrival, 0.0) for arrival in arrivals)

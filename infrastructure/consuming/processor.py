@@ -48,6 +48,9 @@ LARGEST = 20_000
 SUSPECTS = 16
 """Messages in a transaction when one of them was in hand when a process ended; one by one when that comes again."""
 
+DEATHS = 3
+"""Processes that must have ended over a message alone, at least, before it is a dead letter."""
+
 CONFLICTS = 8
 """Times that a message is run again at once because of somebody else's transaction; then it counts as a failed try."""
 
@@ -242,7 +245,7 @@ class Processor:
             for place, arrival in enumerate(part)
             if arrival.item is not None and arrival.item.key in troubled
         )
-        worst = max(trouble.attempts for trouble in troubled.values())
+        worst = max(trouble.attempts + 2 * trouble.alone + trouble.among for trouble in troubled.values())
         least = first or (SUSPECTS if worst == 1 else 1)
         if len(part) > least:
             part = part[:least]
@@ -353,8 +356,12 @@ class Processor:
             items.append(item)
             trouble = troubled.get(item.key) if troubled else None
             if trouble is not None:
-                item.attempts = trouble.attempts
-                if trouble.attempts >= self.consumer.retry.attempts and item.ruled is None:
+                item.attempts = trouble.attempts + trouble.alone
+                allowed = self.consumer.retry.attempts
+                # Only one that was alone is proved to end its process; and that may still be chance, once or twice.
+                if item.ruled is None and (
+                    trouble.attempts >= allowed or trouble.alone >= max(allowed, DEATHS)
+                ):
                     item.ruled = (Outcome.DEAD_LETTERED, trouble.error)
         started = time.monotonic()
         inbox = self.inbox

@@ -44,9 +44,14 @@ class SequenceAppeared(OnefoldError):
 
 
 class Trouble(NamedTuple):
-    """What is known of a key that was tried before: how often, and the last error."""
+    """What is known of a key that was tried before, and the last error.
+
+    `attempts` failed; a process ended with it in hand, `alone` or `among` others, so many times.
+    """
 
     attempts: int
+    alone: int
+    among: int
     error: str
 
 
@@ -146,7 +151,7 @@ class Inbox:
         """Note what this worker takes in hand, and return those of the keys that were tried before."""
         values = {"worker": self._worker, "consumer": self.number, "keys": pack_uuids(keys)}
         found = self.connection.execute(self._mark, values, prepare=True).fetchall()
-        return {_bytes(key): Trouble(attempts, error) for key, attempts, error in found}
+        return {_bytes(key): Trouble(*rest) for key, *rest in found}
 
     def lock(self, sequences: Collection[str]) -> dict[str, Standing]:
         """Lock those of the sequences that are known, in their order, and return where they stand."""

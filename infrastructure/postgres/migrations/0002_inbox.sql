@@ -77,11 +77,14 @@ CREATE TABLE onefold.dead_letters (
 );
 CREATE INDEX dead_letters_open ON onefold.dead_letters (consumer, sequence, version, id) WHERE resolved_at IS NULL;
 
--- Failed tries of messages that are not decided yet.
+-- Failed tries of messages that are not decided yet: failures of their effect, and processes that ended while they had
+-- the message in hand, alone or among others.
 CREATE TABLE onefold.attempts (
     consumer   integer NOT NULL,
     key        uuid NOT NULL,
-    attempts   integer NOT NULL,
+    attempts   integer NOT NULL DEFAULT 0,
+    alone      integer NOT NULL DEFAULT 0,
+    among      integer NOT NULL DEFAULT 0,
     error      text NOT NULL,
     first_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     last_at    timestamptz NOT NULL DEFAULT clock_timestamp(),

@@ -7,11 +7,14 @@ WITH dead AS (
     )
     RETURNING h.consumer, h.keys
 ), hit AS (
-    SELECT dead.consumer, k.key, count(*)::integer AS times
+    SELECT dead.consumer, k.key, count(*) FILTER (WHERE cardinality(dead.keys) = 1)::integer AS alone,
+        count(*) FILTER (WHERE cardinality(dead.keys) > 1)::integer AS among
     FROM dead CROSS JOIN unnest(dead.keys) AS k (key)
     GROUP BY dead.consumer, k.key
 )
-INSERT INTO onefold.attempts AS a (consumer, key, attempts, error)
-SELECT consumer, key, times, 'the process ended while it had this message in hand' FROM hit ORDER BY consumer, key
+INSERT INTO onefold.attempts AS a (consumer, key, alone, among, error)
+SELECT consumer, key, alone, among, 'the process, or its connection, ended while it had this message in hand'
+FROM hit ORDER BY consumer, key
 ON CONFLICT (consumer, key) DO UPDATE
-SET attempts = a.attempts + excluded.attempts, error = excluded.error, last_at = clock_timestamp()
+SET alone = a.alone + excluded.alone, among = a.among + excluded.among, error = excluded.error,
+    last_at = clock_timestamp()

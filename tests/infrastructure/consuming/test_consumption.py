@@ -62,7 +62,7 @@ class Running:
     def _run(self) -> None:
         try:
             self.result = self.consumption.run()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again by the test's own thread
             self.error = error
             _errors.append(error)
 

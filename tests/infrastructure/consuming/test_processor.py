@@ -561,6 +561,26 @@ def test_the_waits_between_tries_grow_and_vary(open_desk: Open) -> None:
     assert spans[0] != spans[1]
 
 
+def test_tries_are_counted_across_processes(open_desk: Open, connection: Connection) -> None:
+    """C82"""
+    tries = 0
+
+    def effect(message: Message, tx: Transaction) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 3:
+            raise KeyboardInterrupt
+        raise ValueError("told to fail")
+
+    consumer = deposits(effect)
+    first = open_desk(consumer)
+    with pytest.raises(KeyboardInterrupt):
+        first.process(envelope())
+    first.close()
+    assert open_desk(consumer).process(envelope()) == ["dead_lettered"]
+    assert tries == 4
+
+
 def test_a_refused_message_is_not_tried_again(open_desk: Open, connection: Connection) -> None:
     def effect(message: Message, tx: Transaction) -> None:
         deposit(message, tx)

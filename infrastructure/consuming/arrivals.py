@@ -100,6 +100,16 @@ class Reader:
         item.sequence = consumer.sequence_of(message)
         if item.sequence is not None and (flaw := flaw_of_text(item.sequence)):
             raise MessageRefused(f"its sequence {item.sequence!r} {flaw}")
+        stream = item.sequence or message.subject or ""
+        if consumer.fold is not None:
+            # The row's key is the part after the slash, and it is what must be locked; also for what is refused below,
+            # which others wait behind.
+            category, slash, key = stream.partition("/")
+            if not slash:
+                category, key = consumer.fold.name, stream
+            if not key:
+                raise MessageRefused(f"expected a sequence with a key after the slash, found {stream!r}")
+            item.sequence, stream = key, f"{category}/{key}"
         if consumer.model is Message:
             item.version = consumer.version_of(message)
             item.event = message
@@ -116,15 +126,6 @@ class Reader:
             )
         event = self._decoded(message, event_class)
         occurred = None if message.time is None else microseconds(message.time)
-        stream = item.sequence or message.subject or ""
-        if consumer.fold is not None:
-            # The row's key is the part after the slash, and it is what must be locked.
-            category, slash, key = stream.partition("/")
-            if not slash:
-                category, key = consumer.fold.name, stream
-            item.sequence, stream = key, f"{category}/{key}"
-            if not key:
-                raise MessageRefused(f"expected a sequence with a key after the slash, found {stream!r}")
         _set(event, "_meta", placed(stream, item.version or 0, occurred))
         item.event = event
 

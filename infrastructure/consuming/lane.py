@@ -21,7 +21,7 @@ from ..hint import RedisHint
 from ..throughput import throughput
 from .arrivals import Arrival
 from .intake import Intake
-from .processor import Interrupted
+from .processor import Interrupted, LedgerBehind
 from .session import Session
 from .waiting import Waiting
 
@@ -42,7 +42,7 @@ LOOK = 0.2
 KNOWN = frozenset({Outcome.APPLIED, Outcome.DUPLICATE, Outcome.STALE})
 """Outcomes of messages whose content is the one that the ledger holds for their key."""
 
-PASSING = (psycopg.OperationalError, psycopg.InternalError)
+PASSING = (psycopg.OperationalError, psycopg.InternalError, LedgerBehind)
 
 
 class Lane:

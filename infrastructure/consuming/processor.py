@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Protocol
 
@@ -22,7 +23,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from ...domain.errors import OnefoldError
-from ...domain.instant import microseconds
+from ...domain.instant import instant, microseconds
 from ...projections.consumer import Consumer, Rejected
 from ...projections.guards import APPLIED, FAILED_FOR_GOOD, Outcome, after_failure
 from ...projections.inbox import Item, Plan, Planner, Standing, Step
@@ -33,7 +34,7 @@ from ...projections.row import Row
 from ..backoff import Backoff
 from ..postgres.errors import BrokenTransaction, VersionConflict
 from ..postgres.inbox import DeadLetter, Inbox, ParkedRow, SequenceAppeared, Trouble
-from ..postgres.ledger import Entry, LedgerRotated, Window, claim, window
+from ..postgres.ledger import Entry, LedgerRotated, OutsideWindow, Window, claim, claimed, window
 from ..postgres.log import lost
 from ..postgres.table import Table
 from .arrivals import Arrival, Reader, reason
@@ -53,6 +54,15 @@ DEATHS = 3
 
 CONFLICTS = 8
 """Times that a message is run again at once because of somebody else's transaction; then it counts as a failed try."""
+
+WINDOW = 60.0
+"""Seconds after which the ledger is asked again what it remembers."""
+
+FUTURE = 86_400
+"""Seconds that a time-ordered key may be ahead of this clock."""
+
+_FIRST = microseconds(datetime.min.replace(tzinfo=UTC))
+_LAST = microseconds(datetime.max.replace(tzinfo=UTC))
 
 CACHED_ROWS = 100_000
 """Rows that a fold keeps in memory at most."""
@@ -81,6 +91,16 @@ class Sink(Protocol):
 
 class Interrupted(OnefoldError):
     """The consumer stops, and its time to end has passed; the batch was rolled back."""
+
+
+class LedgerBehind(OnefoldError):
+    """The time-ordered ledger has no place for the keys of today, and waits for its upkeep."""
+
+    def __init__(self, consumer: str) -> None:
+        super().__init__(
+            f"consumer {consumer}: expected a ledger with room for keys of today, found one that was not kept up; run "
+            "`onefold maintain` as the owner of the tables"
+        )
 
 
 class EffectFailed(Exception):
@@ -165,6 +185,7 @@ class Processor:
         self._rows: dict[str, tuple[int, Row | None]] = {}
         self._folded: dict[str, Row | None] = {}
         self._window: Window | None = None
+        self._window_at = 0.0
         self._notices = notices or Notices(consumer.name)
         self._span = span
         self._stopping = stopping
@@ -192,7 +213,7 @@ class Processor:
             try:
                 part, troubled = self._mark(part)
                 plan = self._transact(part, troubled)
-            except (SequenceAppeared, LedgerRotated):
+            except (SequenceAppeared, LedgerRotated, OutsideWindow):
                 self._window = None
                 continue
             except EffectFailed as failed:
@@ -318,7 +339,7 @@ class Processor:
                     (_, outcome, cause) = next(step for step in plan.steps if step.item is item)
                     if outcome not in FAILED_FOR_GOOD:
                         resolved(outcome)
-            except (SequenceAppeared, LedgerRotated):
+            except (SequenceAppeared, LedgerRotated, OutsideWindow):
                 self._window = None
                 continue
             except EffectFailed as failed:
@@ -387,38 +408,63 @@ class Processor:
 
     def _claim(self, items: Sequence[Item]) -> Mapping[bytes, Entry]:
         mode = self.consumer.ledger
-        found = self._window
-        if found is None:
-            found = self._window = window(self._connection, mode)
-        floor = None if found.floor is None else microseconds(found.floor)
+        found = self._present_window(refresh=False)
+        floor = _FIRST if found.floor is None else microseconds(found.floor)
+        if mode == "any":
+            # The time of a message is its producer's, that of the floor the database's.
+            floor += int(self.consumer.retention.clock_skew * 1_000_000) if found.floor is not None else 0
         ceiling = None if found.ceiling is None else microseconds(found.ceiling)
         keys: dict[bytes, bytes] = {}
         old: set[bytes] = set()
         for item in items:
             aged = item.arrival.aged
-            item.forgotten = floor is not None and aged is not None and aged < floor
+            item.forgotten = aged is not None and aged <= floor and (aged < floor or mode == "any")
             if item.forgotten:
                 old.add(item.key)
                 continue
             if ceiling is not None and aged is not None and aged >= ceiling:
-                if item.ruled is None:
-                    item.ruled = (
-                        Outcome.REJECTED,
-                        f"its key is of {found.ceiling}, or later, which is too far in the future",
-                    )
-                continue
+                ceiling = self._ceiling_for(item, aged)
+                if item.ruled is not None and aged >= ceiling:
+                    continue
             if item.key not in keys:
                 keys[item.key] = item.fingerprint
         started = time.monotonic()
         entries: dict[bytes, Entry] = {}
         if keys:
             entries = claim(
-                self._connection, mode, self.inbox.number, list(keys), list(keys.values()), within=found
+                self._connection,
+                mode,
+                self.inbox.number,
+                list(keys),
+                list(keys.values()),
+                # Of time-ordered keys the ceiling may have been looked up anew.
+                within=self._window if mode == "time" and self._window is not None else found,
             )
             self.observed.claimed(len(keys), time.monotonic() - started)
         if old:
-            entries |= self.inbox.seen(mode, list(old))
+            entries |= claimed(self._connection, mode, self.inbox.number, list(old))
         return entries
+
+    def _present_window(self, *, refresh: bool) -> Window:
+        """Return what the ledger remembers; a claim finds out by itself when that is too old."""
+        now = time.monotonic()
+        if self._window is None or refresh or now - self._window_at > WINDOW:
+            self._window = window(self._connection, self.consumer.ledger)
+            self._window_at = now
+        return self._window
+
+    def _ceiling_for(self, item: Item, aged: int) -> int:
+        """Return the ledger's present ceiling; rule a key out that is of the future, as its clock must be wrong."""
+        found = self._present_window(refresh=True).ceiling
+        ceiling = _LAST if found is None else microseconds(found)
+        if aged >= ceiling:
+            if aged < microseconds(datetime.now(UTC)) + FUTURE * 1_000_000:
+                raise LedgerBehind(self.consumer.name)
+            if item.ruled is None:
+                at = instant(min(aged, _LAST)).isoformat()
+                cause = f"its key is of {at}, too far in the future; mend the clock of its producer"
+                item.ruled = (Outcome.REJECTED, cause)
+        return ceiling
 
     def _waiting(self, locked: Mapping[str, Standing]) -> Mapping[str, list[Item]]:
         sequences = [sequence for sequence, found in locked.items() if found.parked]

@@ -13,6 +13,7 @@ from ...projections.consumer import Consumer
 from ..connection import connected
 from ..postgres.inbox import Inbox, register
 from ..postgres.log import EventLog
+from ..postgres.maintenance import maintain
 from ..postgres.pool import Pool, configure, open_pool
 from ..postgres.repository import Repository
 from ..postgres.sql import statement
@@ -61,6 +62,7 @@ class Session:
             self.number = register(self.connection, consumer)
             if consumer.fold is not None:
                 prepare_table(self.connection, consumer)
+            maintain(self.connection)
             self.worker = draw_number(self.connection)
             # What dead workers had in hand is counted before anything of it is tried again.
             reap(self.connection)

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import psycopg
-from psycopg.sql import Identifier
 from pydantic_core import from_json, to_json
 
 from ...domain.errors import OnefoldError
@@ -18,7 +17,6 @@ from ...projections.guards import Outcome
 from ...projections.inbox import Standing
 from ..brokers.port import Delivery
 from .columns import PACK_POSITION, PACK_TEXT, pack_integers, pack_uuids
-from .ledger import Entry, Mode
 from .sql import statement
 
 SLOTS = 16
@@ -142,10 +140,6 @@ class Inbox:
         self._mark = statement("inbox_mark")
         self._write = statement("inbox_write")
         self._write_new = statement("inbox_write_new")
-        self._seen = {
-            mode: statement("inbox_seen", ledger=Identifier("onefold", table))
-            for mode, table in (("any", "ledger"), ("time", "ledger_by_time"))
-        }
 
     def mark(self, keys: Sequence[bytes]) -> dict[bytes, Trouble]:
         """Note what this worker takes in hand, and return those of the keys that were tried before."""
@@ -158,12 +152,6 @@ class Inbox:
         values = (self.number, PACK_TEXT(sorted(sequences)))
         found = self.connection.execute(self._lock, values, prepare=True, binary=True).fetchall()
         return {row[0]: _tuple(Standing, row[1:]) for row in found}
-
-    def seen(self, ledger: Mode, keys: Sequence[bytes]) -> dict[bytes, Entry]:
-        """Return what the ledger holds for keys that are too old to be claimed."""
-        values = (pack_uuids(keys), self.number)
-        found = self.connection.execute(self._seen[ledger], values, prepare=True).fetchall()
-        return {_bytes(key): Entry(_bytes(fingerprint), at) for key, fingerprint, at in found}
 
     def parked(self, sequences: Iterable[str]) -> list[ParkedRow]:
         """Return messages that wait in these sequences, in order; at most `PARKED_AT_ONCE`."""

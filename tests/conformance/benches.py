@@ -58,6 +58,8 @@ class Bench:
     """Seconds within which what comes again has come."""
     largest: ClassVar[int] = 200_000
     """Bytes of the largest body that is tried."""
+    many: ClassVar[int] = 250
+    """How many messages are more than a few calls bring."""
     ahead: ClassVar[bool] = True
     """More of a key comes while something of it is held."""
 

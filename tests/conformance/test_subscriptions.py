@@ -30,10 +30,10 @@ QUIET = 1.0
 
 @that()
 def test_everything_published_is_received(bench: Bench) -> None:
-    bench.publish(events(250, keys=bench.keys(7)))
+    bench.publish(events(bench.many, keys=bench.keys(7)))
     subscription = bench.subscribe()
-    found = drain(subscription, 250, SOON)
-    assert sorted(numbers(found)) == list(range(1, 251))
+    found = drain(subscription, bench.many, SOON)
+    assert sorted(numbers(found)) == list(range(1, bench.many + 1))
     subscription.acknowledge(found)
 
 

@@ -17,10 +17,11 @@ from ..connection import connected
 from ..consuming import dead_letters
 from ..consuming.dead_letters import MANY, DeadLetter, DeadLetterError, Retried
 from .application import SHOP, load_app
+from .attendance import log_shown
 from .database import readable, writable
 from .groups import Command, Group
 from .options import Application, AsJson, ForConsumer, ForSequence
-from .output import cell, counted, fitted, moment, plain, report, sign, table, write_json
+from .output import aside, cell, counted, fitted, moment, plain, report, sign, table, write_json
 from .problems import PROBLEMS, WrongUse
 
 group = typer.Typer(
@@ -137,6 +138,7 @@ def show(
 
 @group.command("retry", cls=Command)
 def retry(
+    context: typer.Context,
     ids: Ids = None,
     consumer: ForConsumer = None,
     sequence: ForSequence = None,
@@ -159,7 +161,7 @@ def retry(
     itself. Exits with 1 when one is still a dead letter.
     """
     application = load_app(app)
-    with writable() as url:
+    with log_shown(aside(), debug=bool(context.obj), quiet="onefold.consumer"), writable() as url:
         with connected(url) as connection:
             letters = _chosen(connection, ids, consumer, sequence, everything)
         done = dead_letters.retry(url, application, letters, by=_who(by), even_expired=even_expired)

@@ -8,94 +8,14 @@ import signal
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from psycopg import Connection
 
 from onefold.infrastructure.brokers.memory import MemoryBroker
 
-from .conftest import Commands, Onefold, until
-
-CONSUMERS = """
-import time
-import onefold
-from onefold import Event, Message, Registry, Rejected, Retention, Retry
-
-registry = Registry()
-
-class Received(Event, name="payment.received", registry=registry):
-    payment: str
-    amount: int
-
-def add(tx, sequence, amount):
-    tx.execute("INSERT INTO balances VALUES (%s, %s) ON CONFLICT (account) DO UPDATE "
-               "SET amount = balances.amount + excluded.amount", (sequence, amount))
-
-@onefold.consumer("payments", ordering="delta", version="sequence", key="data.payment", age="received",
-                  retry=Retry(attempts=2, first=0.01))
-def payments(message: Message, tx):
-    data = message.data
-    time.sleep(float(data.get("sleep", 0)))
-    if data.get("refuse"):
-        raise Rejected("we do not take it")
-    if data.get("switch") and tx.execute("SELECT FROM switch").fetchone() is None:
-        raise LookupError("the switch is off")
-    add(tx, message.subject, data["amount"])
-
-@onefold.consumer("typed", ordering="unordered", key="data.payment", age="received", registry=registry,
-                  retry=Retry(attempts=1))
-def typed(event: Received, tx):
-    add(tx, event.meta.stream, event.amount)
-
-forgetful = onefold.Consumer("forgetful", ordering="unordered", effect=lambda message, tx: None,
-                             retention=Retention(ledger=3600))
-other_ledger = onefold.Consumer("payments", ordering="unordered", ledger="time", age="received",
-                                effect=lambda message, tx: None)
-app = onefold.App(consumers=[payments, typed, forgetful])
-changed = onefold.App(consumers=[other_ledger])
-"""
-
-Payments = Any
-
-
-@pytest.fixture
-def paying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connection: Connection) -> Iterator[Path]:
-    """A folder with the application `paying`, importable in this process too, and its tables."""
-    (tmp_path / "paying.py").write_text(CONSUMERS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setenv("ONEFOLD_APP", "paying:app")
-    connection.execute("CREATE TABLE balances (account text PRIMARY KEY, amount integer NOT NULL)")
-    connection.execute("CREATE TABLE switch ()")
-    yield tmp_path
-    sys.modules.pop("paying", None)
-
-
-def payment(number: int, version: int | None = None, *, account: str = "a", **data: Any) -> str:
-    """A payment of its number, as a line of a file."""
-    message = {
-        "specversion": "1.0",
-        "id": f"m{number}",
-        "source": "/bank",
-        "type": "payment.received",
-        "subject": account,
-        "sequence": number if version is None else version,
-        "time": "2026-03-01T12:30:00Z",
-        "data": {"payment": f"p{number}", "amount": number, **data},
-    }
-    return json.dumps(message) + "\n"
-
-
-def written(folder: Path, *lines: str) -> str:
-    (folder / "messages.jsonl").write_text("".join(lines))
-    return f"file:{folder / 'messages.jsonl'}"
-
-
-def balances(connection: Connection) -> dict[str, int]:
-    return dict(connection.execute("SELECT account, amount FROM balances").fetchall())
+from .conftest import Commands, Onefold, balances, payment, until, written
 
 
 def counted(outcomes: dict[str, int]) -> dict[str, int]:

@@ -78,9 +78,14 @@ class Reader:
         item = found.item
         assert item is not None
         try:
-            self._place(found, message, item)
+            found.aged = self._age(found, message, item)
         except Exception as error:  # noqa: BLE001
             item.ruled = (Outcome.REJECTED, reason(error))
+        # Also of what is refused: others wait behind it.
+        try:
+            self._place(message, item)
+        except Exception as error:  # noqa: BLE001
+            item.ruled = item.ruled or (Outcome.REJECTED, reason(error))
         return found
 
     def _identify(self, found: Arrival, message: Message) -> None:
@@ -94,16 +99,14 @@ class Reader:
             found.key_text = text_of(key)
         found.item = Item(digest, fingerprint(message), message, arrival=found)
 
-    def _place(self, found: Arrival, message: Message, item: Item) -> None:
+    def _place(self, message: Message, item: Item) -> None:
         consumer = self._consumer
-        found.aged = self._age(found, message, item)
         item.sequence = consumer.sequence_of(message)
         if item.sequence is not None and (flaw := flaw_of_text(item.sequence)):
             raise MessageRefused(f"its sequence {item.sequence!r} {flaw}")
         stream = item.sequence or message.subject or ""
         if consumer.fold is not None:
-            # The row's key is the part after the slash, and it is what must be locked; also for what is refused below,
-            # which others wait behind.
+            # The row's key is the part after the slash, and it is what must be locked.
             category, slash, key = stream.partition("/")
             if not slash:
                 category, key = consumer.fold.name, stream

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from onefold import Consumer, Event, Projection, Registry, Row
+from onefold.infrastructure.brokers import Delivery
 from onefold.infrastructure.consuming.dead_letters import discard, list_dead_letters
 
 from .desk import Desk, dead_letters, envelope, parked
@@ -42,11 +43,12 @@ def totals(connection: psycopg.Connection[Any]) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("subject", ["account/7", "7"])
+@pytest.mark.parametrize("flaw", [{"data": {"amount": "many"}}, {"type": "bank.audited"}])
 def test_followers_wait_behind_a_message_that_was_refused_and_go_on_when_it_is_discarded(
-    open_desk: Open, connection: psycopg.Connection[Any], subject: str
+    open_desk: Open, connection: psycopg.Connection[Any], subject: str, flaw: dict[str, Any]
 ) -> None:
     desk = open_desk(folding())
-    refused = envelope(subject, 2, data={"amount": "many"})
+    refused = envelope(subject, 2, **flaw)
     assert desk.process(envelope(subject, 1), refused, envelope(subject, 3)) == [
         "applied",
         "rejected",
@@ -59,6 +61,15 @@ def test_followers_wait_behind_a_message_that_was_refused_and_go_on_when_it_is_d
     discard(connection, letter.id, "ops")
     desk.processor.drain("7")
     assert (totals(connection), parked(connection)) == ([("7", 2)], [])
+
+
+def test_a_message_without_a_time_is_refused_in_its_place(open_desk: Open) -> None:
+    timeless = envelope("account/7", 2, time=None)
+    arrival = open_desk(folding()).reader.arrival(Delivery(timeless.body, timeless.headers, "test@1"))
+    assert arrival.item is not None
+    assert arrival.item.ruled is not None
+    assert "expected a time" in arrival.item.ruled[1]
+    assert (arrival.item.sequence, arrival.item.version) == ("7", 2)
 
 
 def test_a_message_that_is_passed_over_keeps_its_place_in_the_sequence(

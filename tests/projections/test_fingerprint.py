@@ -67,6 +67,10 @@ def parsed(text: str) -> bytes:
         ('["24.90", "1.10"]', '["24.9", "1.1"]'),
         ('"\\u00e9"', '"é"'),
         ('"a/b"', '"a\\/b"'),
+        ('{"n":1000000000000000000000000000000}', '{"n":1E30}'),
+        ('{"é":"\\n","z":1}', '{"z":1,"\\u00e9":"\\u000a"}'),
+        ('{"\\uffff":1,"\\ud83d\\ude00":[1.0]}', '{"\\ud83d\\ude00":[1],"\\uffff":1}'),
+        ('{"a":{"b":"\\u001f\\u007f"},"c":"24.90"}', '{"c":"24.9","a":{"b":"\\u001F\u007f"}}'),
     ],
 )
 def test_data_are_equal_by_value(one: str, other: str) -> None:
@@ -124,7 +128,8 @@ def test_data_are_equal_by_value(one: str, other: str) -> None:
         ("24.9", '["NaN","249e-1"]'),
         ("24.9", '"249e-1"'),
         ('"é"', '"e\\u0301"'),
-        ('"\\ud83d\\ude00"', '"\\ud83d"'),
+        ('"\\ud83d\\ude00"', '"\\ud83d\\ude01"'),
+        ('{"a\\u0001":1}', '{"a\\u0002":1}'),
     ],
 )
 def test_data_that_differ_have_different_fingerprints(one: str, other: str) -> None:

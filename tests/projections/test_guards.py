@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
 from itertools import product
 
 import pytest
@@ -127,6 +128,11 @@ def test_the_table_of_orders_has_every_combination() -> None:
 def test_gaps_park_unless_the_rule_says_otherwise_and_no_lifecycle_is_the_default() -> None:
     assert Rule("delta") == Rule("delta", "park")
     assert order(Rule("delta"), 3, 1) is Outcome.PARKED
+
+
+def test_a_rule_does_not_change_while_messages_are_judged_by_it() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Rule("delta").on_gap = "reject"  # type: ignore[misc]
 
 
 def test_of_two_versions_decided_one_after_the_other_the_higher_stays() -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
-import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC
 from queue import SimpleQueue
@@ -16,19 +13,9 @@ from typing import Any, Final, Protocol
 from urllib.parse import SplitResult
 
 import grpc
-from google.api_core.exceptions import (
-    FailedPrecondition,
-    Forbidden,
-    GoogleAPICallError,
-    InvalidArgument,
-    MethodNotImplemented,
-    NotFound,
-    PermissionDenied,
-    Unauthenticated,
-    from_grpc_error,
-)
+from google.api_core.exceptions import GoogleAPICallError, PermissionDenied
 from google.api_core.gapic_v1.routing_header import to_grpc_metadata
-from google.auth.exceptions import GoogleAuthError, TransportError
+from google.auth.exceptions import GoogleAuthError
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 from google.pubsub_v1.services.subscriber import SubscriberClient
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
@@ -36,10 +23,10 @@ from google.pubsub_v1.types import PublishRequest, PublishResponse, PullRequest,
 
 from .options import Options
 from .port import BrokerLost, BrokerMisconfigured, Delivery, Outgoing
+from .pubsub_name import Name, error_of
 
 log = logging.getLogger("onefold.brokers")
 
-EMULATOR_HOST: Final = "PUBSUB_EMULATOR_HOST"
 _FORM: Final = "pubsub://PROJECT/SUBSCRIPTION, or pubsub://PROJECT/TOPIC to publish"
 _SECONDS: Final = 5.0
 _PULL_SECONDS: Final = 60.0
@@ -66,8 +53,7 @@ _AGAIN: Final = frozenset(
 )
 
 
-# Neither has types of its own.
-_told: Callable[[grpc.RpcError], GoogleAPICallError] = from_grpc_error
+# It has no types of its own.
 _routing: Callable[[Any], tuple[str, str]] = to_grpc_metadata
 
 
@@ -106,7 +92,7 @@ class PubsubSubscription:
     # A pull that is cut short by the client may lose what the server was just handing out, until the lease of that
     # ends. So one pull stays under way from one `receive` to the next.
 
-    def __init__(self, name: _Name, lease: int | None) -> None:
+    def __init__(self, name: Name, lease: int | None) -> None:
         self._name = name
         self._open = True
         self._pulling: _Call | None = None
@@ -285,7 +271,7 @@ class PubsubSubscription:
             self._pulling = None
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 return
-            raise self._name.failure(_told(error)) from error
+            raise self._name.failure(error_of(error)) from error
         self._pulling = None
         now = monotonic()
         lease = self._given_lease or 10
@@ -385,7 +371,7 @@ class PubsubPublisher:
     A message without body and headers, which Pub/Sub refuses, gets the attribute `onefold-empty`.
     """
 
-    def __init__(self, name: _Name) -> None:
+    def __init__(self, name: Name) -> None:
         self._name = name
         self._open = True
         self._transport: Any = name.transport(PublisherGrpcTransport)
@@ -434,80 +420,13 @@ class PubsubPublisher:
                 ready, later = later, ready
         if later:
             assert failure is not None
-            raise self._name.failure(_told(failure)) from failure
+            raise self._name.failure(error_of(failure)) from failure
 
     def close(self) -> None:
         """Close the connection."""
         if self._open:
             self._open = False
             self._transport.close()
-
-
-class _Name:
-    """A subscription or a topic, and where it is served."""
-
-    def __init__(self, parts: SplitResult, options: Options, kind: str) -> None:
-        endpoint = options.text("endpoint", "")
-        options.finish()
-        self.kind = kind
-        self.last = parts.path.removeprefix("/")
-        if not re.fullmatch(r"[A-Za-z0-9.:-]+", parts.netloc) or not re.fullmatch(
-            r"[A-Za-z][\w.~+%-]{2,254}", self.last, re.ASCII
-        ):
-            raise options.bad(f"a project and a {kind}")
-        self.path = f"projects/{parts.netloc}/{kind}s/{self.last}"
-        # An endpoint of Google's has a certificate and asks for credentials; any other is an emulator.
-        google = re.fullmatch(r"(?:[a-z0-9-]+\.)*googleapis\.com(?::\d+)?", endpoint)
-        self._host = endpoint if google else ""
-        self._emulator = "" if google else endpoint or os.environ.get(EMULATOR_HOST, "")
-
-    def __str__(self) -> str:
-        return f"Pub/Sub {self.kind} {self.path}"
-
-    def transport(self, kind: Any) -> Any:
-        """Return a connection of this kind."""
-        if self._emulator:
-            channel = grpc.insecure_channel(
-                self._emulator,
-                options=[
-                    ("grpc.max_send_message_length", -1),
-                    ("grpc.max_receive_message_length", -1),
-                    ("grpc.use_local_subchannel_pool", 1),
-                ],
-            )
-            return kind(channel=channel)
-        with self.asked():
-            return kind(host=self._host) if self._host else kind()
-
-    @contextmanager
-    def asked(self) -> Iterator[None]:
-        """Turn what goes wrong at a call into an error of the port."""
-        try:
-            yield
-        except (GoogleAPICallError, GoogleAuthError) as error:
-            raise self.failure(error) from error
-
-    def failure(self, error: GoogleAPICallError | GoogleAuthError) -> BrokerLost | BrokerMisconfigured:
-        """Return the error of the port that says what happened."""
-        if isinstance(error, NotFound):
-            return BrokerMisconfigured(
-                f"expected {self}, found none; create it, or correct the project or the name ({error})"
-            )
-        if isinstance(error, Forbidden | Unauthenticated):
-            return BrokerMisconfigured(
-                f"expected to be allowed to use {self}, found: {error}; grant the service account "
-                f"roles/pubsub.{'subscriber' if self.kind == 'subscription' else 'publisher'}"
-            )
-        if isinstance(error, InvalidArgument | FailedPrecondition | MethodNotImplemented):
-            return BrokerMisconfigured(f"expected {self} to take a request, found: {error}")
-        if isinstance(error, GoogleAuthError) and not (
-            isinstance(error, TransportError) or getattr(error, "retryable", False)
-        ):
-            return BrokerMisconfigured(
-                f"expected credentials for {self}, found: {error}; set GOOGLE_APPLICATION_CREDENTIALS, or run where "
-                "there is a service account"
-            )
-        return BrokerLost(f"expected to reach {self}, found: {error}; check the network and endpoint=")
 
 
 def subscribe(parts: SplitResult, consumer: str) -> PubsubSubscription:
@@ -521,7 +440,7 @@ def subscribe(parts: SplitResult, consumer: str) -> PubsubSubscription:
     """
     options = Options(parts, _FORM)
     lease = _lease(options)
-    return PubsubSubscription(_Name(parts, options, "subscription"), lease)
+    return PubsubSubscription(Name(parts, options, "subscription"), lease)
 
 
 def publisher(parts: SplitResult) -> PubsubPublisher:
@@ -530,7 +449,7 @@ def publisher(parts: SplitResult) -> PubsubPublisher:
     That the topic is missing shows when something is published.
     """
     options = Options(parts, _FORM)
-    return PubsubPublisher(_Name(parts, options, "topic"))
+    return PubsubPublisher(Name(parts, options, "topic"))
 
 
 def _lease(options: Options) -> int | None:

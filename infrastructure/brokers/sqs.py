@@ -2,46 +2,26 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
 import json
 import logging
-import re
 import uuid
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult
 
-import boto3
-from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    InvalidRegionError,
-    NoCredentialsError,
-    NoRegionError,
-    ParamValidationError,
-    PartialCredentialsError,
-    ProfileNotFound,
-    SSOError,
-)
+from botocore.exceptions import BotoCoreError, ClientError
 
 from .options import Options
 from .port import BrokerLost, BrokerMisconfigured, Delivery, Outgoing
+from .sqs_message import group_of, identity_of, read, write
+from .sqs_queue import Queue, code_of
 
 if TYPE_CHECKING:
-    from mypy_boto3_sqs.client import SQSClient
-    from mypy_boto3_sqs.type_defs import (
-        MessageAttributeValueTypeDef,
-        MessageTypeDef,
-        SendMessageBatchRequestEntryTypeDef,
-    )
+    from mypy_boto3_sqs.type_defs import MessageTypeDef, SendMessageBatchRequestEntryTypeDef
 
 log = logging.getLogger("onefold.brokers")
 
@@ -56,39 +36,6 @@ _LONGEST_HOLD: Final = 12 * 3600
 _TRIES: Final = 5
 _FEW_RECEIVES: Final = 5
 
-# What SQS takes as text is what XML 1.0 does.
-_TEXT: Final = re.compile("[\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]+")
-_IDENTITY: Final = re.compile(r"[!-~]{1,128}")
-_ATTRIBUTE: Final = re.compile(
-    r"(?!(?:aws|amazon|onefold)[.-])[a-z0-9_-]+(?:\.[a-z0-9_-]+)*", re.ASCII | re.IGNORECASE
-)
-_ATTRIBUTES: Final = 10
-_ENCODING: Final = "onefold-encoding"
-_MORE: Final = "onefold-headers"
-_EMPTY: Final = "-"
-_STRUCTURED: Final = "application/cloudevents+json"
-
-_MISSING: Final = frozenset({"AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"})
-_DENIED: Final = frozenset({"AccessDenied", "AccessDeniedException"})
-_REFUSED: Final = _DENIED | {
-    "AuthFailure",
-    "InvalidAddress",
-    "InvalidClientTokenId",
-    "InvalidMessageContents",
-    "InvalidParameterValue",
-    "InvalidSecurity",
-    "KmsAccessDenied",
-    "KmsDisabled",
-    "KmsInvalidKeyUsage",
-    "KmsInvalidState",
-    "KmsNotFound",
-    "KmsOptInRequired",
-    "MissingParameter",
-    "OptInRequired",
-    "SignatureDoesNotMatch",
-    "UnrecognizedClientException",
-    "UnsupportedOperation",
-}
 _FULL: Final = frozenset({"OverLimit", "AWS.SimpleQueueService.OverLimit"})
 
 
@@ -112,7 +59,7 @@ class SqsSubscription:
     Message attributes are headers.
     """
 
-    def __init__(self, queue: _Queue, *, visibility: int | None, wait: int) -> None:
+    def __init__(self, queue: Queue, *, visibility: int | None, wait: int) -> None:
         self._queue = queue
         self._client = queue.client
         self._wait = wait
@@ -269,7 +216,7 @@ class SqsSubscription:
                 **attempt,
             )
         except ClientError as error:
-            if _code(error) in _FULL:
+            if code_of(error) in _FULL:
                 log.warning(
                     "%s: more messages are held than SQS allows; waiting for some to be done", self._queue
                 )
@@ -285,7 +232,7 @@ class SqsSubscription:
         about: Mapping[Any, str] = message.get("Attributes", {})
         sent = about.get("SentTimestamp")
         attempt = about.get("ApproximateReceiveCount")
-        body, headers = _read(message.get("Body", ""), message.get("MessageAttributes", {}))
+        body, headers = read(message.get("Body", ""), message.get("MessageAttributes", {}))
         return Delivery(
             body,
             headers,
@@ -333,7 +280,7 @@ class SqsSubscription:
                 )
             except ClientError as error:
                 # Some stand-ins for SQS refuse the whole batch for one message.
-                if _code(error) != "InvalidParameterValue":
+                if code_of(error) != "InvalidParameterValue":
                     raise self._queue.failure(error) from error
                 failed = dict.fromkeys(range(len(some)), True)
             except BotoCoreError as error:
@@ -370,7 +317,7 @@ class SqsPublisher:
     takes, and those it does not take by name or value, go into the attribute `onefold-headers` as JSON.
     """
 
-    def __init__(self, queue: _Queue) -> None:
+    def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._open = True
 
@@ -424,7 +371,7 @@ class SqsPublisher:
         return {entry["Id"]: entry["Code"] for entry in failed}
 
     def _parcel(self, n: int, message: Outgoing) -> _Parcel:
-        text, attributes = _write(message)
+        text, attributes = write(message)
         size = len(text.encode()) + sum(
             len(name) + len(value.get("StringValue", "").encode()) + len("String")
             for name, value in attributes.items()
@@ -435,108 +382,11 @@ class SqsPublisher:
             "MessageAttributes": attributes,
         }
         if self._queue.fifo:
-            entry["MessageDeduplicationId"] = _identity(message)
+            entry["MessageDeduplicationId"] = identity_of(message)
             entry["MessageGroupId"] = (
-                entry["MessageDeduplicationId"] if message.key is None else _group(message.key)
+                entry["MessageDeduplicationId"] if message.key is None else group_of(message.key)
             )
         return _Parcel(entry, size)
-
-
-class _Queue:
-    """A queue that was found."""
-
-    def __init__(self, parts: SplitResult, options: Options, wait: int) -> None:
-        given = options.text("url", "")
-        region = options.text("region", "")
-        endpoint = options.text("endpoint", "")
-        account = options.text("account", "")
-        options.finish()
-        if bool(given) == bool(parts.netloc) or parts.path or parts.fragment or "@" in parts.netloc:
-            raise options.bad("the name of a queue, or its url=, and no user, port or path")
-        where = urlsplit(given)
-        self.name = parts.netloc or where.path.rpartition("/")[2]
-        self.fifo = self.name.endswith(".fifo")
-        if given:
-            if where.scheme not in ("http", "https") or not where.netloc or not self.name:
-                raise options.bad("url= with the URL of a queue")
-            endpoint = endpoint or f"{where.scheme}://{where.netloc}"
-            told = re.search(r"(?:^|\.)sqs\.([a-z0-9-]+)\.", where.netloc)
-            region = region or (told[1] if told else "")
-        config = Config(
-            connect_timeout=3,
-            read_timeout=wait + 5,
-            retries={"mode": "standard", "total_max_attempts": 3},
-            tcp_keepalive=True,
-        )
-        self.url = given
-        try:
-            self.client: SQSClient = boto3.session.Session().client(
-                "sqs", region_name=region or None, endpoint_url=endpoint or None, config=config
-            )
-            self.region = self.client.meta.region_name
-        except NoRegionError as error:
-            raise BrokerMisconfigured(
-                f"expected the region of queue {self.name}, found none; add region=… to its URL or set AWS_REGION"
-            ) from error
-        except (ValueError, InvalidRegionError) as error:
-            raise options.bad(f"a region and an endpoint that boto3 takes ({error})") from error
-        except BotoCoreError as error:
-            self.region = region
-            raise self.failure(error) from error
-        if not given:
-            with self.asked():
-                owner: dict[str, Any] = {"QueueOwnerAWSAccountId": account} if account else {}
-                self.url = self.client.get_queue_url(QueueName=self.name, **owner)["QueueUrl"]
-
-    def __str__(self) -> str:
-        return f"SQS queue {self.name}"
-
-    def attributes(self, *names: Any) -> Mapping[str, str] | None:
-        """Return attributes of the queue, None when this user may not."""
-        try:
-            answer = self.client.get_queue_attributes(QueueUrl=self.url, AttributeNames=names)
-        except ClientError as error:
-            if _code(error) in _DENIED:
-                return None
-            raise self.failure(error) from error
-        except BotoCoreError as error:
-            raise self.failure(error) from error
-        told: Any = answer.get("Attributes", {})
-        return dict(told)
-
-    @contextmanager
-    def asked(self) -> Iterator[None]:
-        """Turn what goes wrong at a call into an error of the port."""
-        try:
-            yield
-        except (ClientError, BotoCoreError) as error:
-            raise self.failure(error) from error
-
-    def failure(self, error: ClientError | BotoCoreError) -> BrokerLost | BrokerMisconfigured:
-        """Return the error of the port that says what happened."""
-        if isinstance(error, ClientError):
-            code = _code(error)
-            if code in _MISSING:
-                return BrokerMisconfigured(
-                    f"expected {self} in region {self.region}, found none; create it, or correct the name, region= or "
-                    "account= (SQS answers the same where access to another account is not allowed)"
-                )
-            if code in _REFUSED:
-                return BrokerMisconfigured(
-                    f"expected {self} to take requests, found {error}; check the credentials, the policy of the queue "
-                    "and its settings"
-                )
-            return BrokerLost(f"expected an answer from {self}, found {error}")
-        if isinstance(error, NoCredentialsError | PartialCredentialsError | ProfileNotFound | SSOError):
-            return BrokerMisconfigured(
-                f"expected credentials for {self}, found: {error}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
-                "a profile, or a role"
-            )
-        if isinstance(error, ParamValidationError):
-            return BrokerMisconfigured(f"expected requests to {self} that boto3 takes, found: {error}")
-        return BrokerLost(
-            f"expected to reach {self}, found: {error}; check the network, region= and endpoint="
-        )
 
 
 def subscribe(parts: SplitResult, consumer: str) -> SqsSubscription:
@@ -551,7 +401,7 @@ def subscribe(parts: SplitResult, consumer: str) -> SqsSubscription:
     options = Options(parts, _FORM)
     wait = _whole(options, "wait", 1, 0, 20)
     visibility = _whole(options, "visibility", 0, 1, _LONGEST_HOLD)
-    return SqsSubscription(_Queue(parts, options, wait), visibility=visibility or None, wait=wait)
+    return SqsSubscription(Queue(parts, options, wait), visibility=visibility or None, wait=wait)
 
 
 def publisher(parts: SplitResult) -> SqsPublisher:
@@ -559,7 +409,7 @@ def publisher(parts: SplitResult) -> SqsPublisher:
     options = Options(parts, _FORM)
     _whole(options, "wait", 1, 0, 20)
     _whole(options, "visibility", 0, 1, _LONGEST_HOLD)
-    return SqsPublisher(_Queue(parts, options, 1))
+    return SqsPublisher(Queue(parts, options, 1))
 
 
 def _whole(options: Options, name: str, default: int, least: int, most: int) -> int:
@@ -571,83 +421,6 @@ def _whole(options: Options, name: str, default: int, least: int, most: int) -> 
     return int(value)
 
 
-def _code(error: ClientError) -> str:
-    return str(error.response.get("Error", {}).get("Code", ""))
-
-
 def _tens(things: Sequence[_Thing]) -> Iterator[Sequence[_Thing]]:
     for begin in range(0, len(things), _BATCH):
         yield things[begin : begin + _BATCH]
-
-
-def _read(text: str, attributes: Mapping[str, Any]) -> tuple[bytes, dict[str, str]]:
-    """Return body and headers of what SQS delivered. What does not read as `_write` writes it is left as it is."""
-    headers: dict[str, str] = {}
-    for name, value in attributes.items():
-        if "BinaryValue" in value:
-            raw: bytes = value["BinaryValue"]
-            try:
-                headers[name.lower()] = raw.decode()
-            except UnicodeDecodeError:
-                headers[name.lower()] = base64.b64encode(raw).decode()
-        else:
-            headers[name.lower()] = value.get("StringValue", "")
-    body = text.encode("utf-8", "surrogatepass")
-    if headers.get(_ENCODING) == "base64":
-        try:
-            body = b"" if text == _EMPTY else base64.b64decode(text, validate=True)
-            del headers[_ENCODING]
-        except (binascii.Error, ValueError):
-            pass
-    return body, _unpacked(headers)
-
-
-def _unpacked(headers: dict[str, str]) -> dict[str, str]:
-    try:
-        more = json.loads(headers[_MORE])
-    except (KeyError, ValueError):
-        return headers
-    if not isinstance(more, dict) or not all(isinstance(value, str) for value in more.values()):
-        return headers
-    del headers[_MORE]
-    return headers | {name.lower(): value for name, value in more.items()}
-
-
-def _write(message: Outgoing) -> tuple[str, dict[str, MessageAttributeValueTypeDef]]:
-    """Return text and attributes that SQS takes."""
-    fit: dict[str, str] = {}
-    more: dict[str, str] = {}
-    for name, value in message.headers.items():
-        fits = len(name) <= 256 and _ATTRIBUTE.fullmatch(name) and _TEXT.fullmatch(value)
-        (fit if fits else more)[name] = value
-    try:
-        text = message.body.decode()
-    except UnicodeDecodeError:
-        text = ""
-    if not _TEXT.fullmatch(text):
-        text = base64.b64encode(message.body).decode() or _EMPTY
-        fit = {_ENCODING: "base64"} | fit
-    room = _ATTRIBUTES if len(fit) <= _ATTRIBUTES and not more else _ATTRIBUTES - 1
-    for name in list(fit)[room:]:
-        more[name] = fit.pop(name)
-    if more:
-        fit[_MORE] = json.dumps(more)
-    return text, {name: {"DataType": "String", "StringValue": value} for name, value in fit.items()}
-
-
-def _group(key: str) -> str:
-    return key if _IDENTITY.fullmatch(key) else "sha256-" + hashlib.sha256(key.encode()).hexdigest()
-
-
-def _identity(message: Outgoing) -> str:
-    """Return by what a FIFO queue tells that it has a message already.
-
-    Only what has an identity can be recognised: two equal bodies without one are two messages.
-    """
-    for prefix in ("ce-", "ce_"):
-        source, number = message.headers.get(f"{prefix}source"), message.headers.get(f"{prefix}id")
-        if source and number:
-            return hashlib.sha256(json.dumps([source, number]).encode()).hexdigest()
-    if message.headers.get("content-type", "").lower().startswith(_STRUCTURED):
-        return hashlib.sha256(message.body).hexdigest()
-    return uuid.uuid4().hex

@@ -10,6 +10,8 @@ from json import JSONEncoder
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from ..domain.errors import OnefoldError
 from ..domain.event import flaw_of_text
 from .message import Message
@@ -43,11 +45,23 @@ def fingerprint(message: Message) -> bytes:
         digest.update(b"\x00")
         digest.update(data)
     else:
-        text = _encode(data)
-        if "." in text:
-            text = _DECIMAL_TEXT.sub(_normal, text)
-        digest.update(text.encode())
+        digest.update(_canonical(data))
     return digest.digest()
+
+
+def _canonical(data: Any) -> bytes:
+    """Return JSON that is the same for what is equal by value."""
+    if type(data) is dict and _PLAIN.issuperset(map(type, data.values())):
+        # The other way writes the same, in several times as long.
+        found = _quickly(data)
+        if b"." not in found:
+            return found
+        text = found.decode()
+    else:
+        text = _encode(data)
+    if "." in text:
+        text = _DECIMAL_TEXT.sub(_normal, text)
+    return text.encode()
 
 
 def digest_of(key: object) -> bytes:
@@ -130,4 +144,6 @@ def _number(value: object) -> Any:
     raise TypeError(f"expected a JSON value, found {type(value).__name__}")
 
 
-_encode = JSONEncoder(sort_keys=True, separators=(",", ":"), default=_number).encode
+_PLAIN = frozenset({str, int, bool, type(None)})
+_quickly = msgspec.json.Encoder(order="sorted").encode
+_encode = JSONEncoder(sort_keys=True, separators=(",", ":"), default=_number, ensure_ascii=False).encode

@@ -14,6 +14,8 @@ from json.encoder import encode_basestring
 from types import MappingProxyType
 from typing import Any, Final, Never
 
+import msgspec
+
 from ...domain.errors import OnefoldError
 from ...domain.event import DIGITS, LEVELS, flaw_of_text
 from ...domain.instant import has_whole_minutes
@@ -352,7 +354,39 @@ def _constant(text: str) -> Never:
 _DECODE: Final = JSONDecoder(object_pairs_hook=_object, parse_float=_decimal, parse_constant=_constant).decode
 
 
+_QUICK: Final = msgspec.json.Decoder(float_hook=_decimal).decode
+_SPACED: Final = re.compile(rb'"\s+:')
+_UNREAD: Final = object()
+
+
+def _quickly(body: bytes) -> Any:
+    """Return the value of short and plain JSON, `_UNREAD` where it needs a closer look; several times as fast."""
+    if len(body) > DIGITS or b"\\u" in body or body.count(b"[") + body.count(b"{") > LEVELS:
+        return _UNREAD
+    try:
+        value = _QUICK(body)
+    except (msgspec.MsgspecError, ArithmeticError, ValueError):
+        return _UNREAD
+    # As many keys as there are names in front of a colon: none stands twice in its object.
+    if body.count(b'":') != _keys_in(value) or _SPACED.search(body):
+        return _UNREAD
+    return value
+
+
+def _keys_in(value: Any) -> int:
+    if type(value) is dict:
+        found = len(value)
+        for part in value.values():
+            if type(part) is dict or type(part) is list:
+                found += _keys_in(part)
+        return found
+    return sum(map(_keys_in, value)) if type(value) is list else 0
+
+
 def _json(body: bytes, path: str) -> Any:
+    value = _quickly(body)
+    if value is not _UNREAD:
+        return value
     try:
         text = body.decode()
         value = _DECODE(text)

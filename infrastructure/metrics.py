@@ -17,11 +17,11 @@ import psycopg
 from ..domain.errors import OnefoldError
 from ..projections.app import App
 from ..projections.guards import Outcome
+from .brokers.options import shown
 from .brokers.port import MissingExtra
 from .connection import connected, one_line
 from .consumers import ConsumerStatus, consumers_status
 from .consuming.consumption import Consumption
-from .consuming.housekeeping import shown
 from .lag import Share, backlog, lag_messages, lag_seconds
 from .status import Status
 from .status import status as status_of

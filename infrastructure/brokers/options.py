@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from urllib.parse import SplitResult, parse_qsl
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from .port import BadBrokerURL
 
@@ -59,7 +59,22 @@ class Options:
 
     def bad(self, expected: str) -> BadBrokerURL:
         """Return an error that says what was expected, and shows the URL without its secrets."""
-        host = self._parts.netloc.rpartition("@")
-        netloc = f"***@{host[2]}" if host[1] else host[2]
-        shown = self._parts._replace(netloc=netloc, query=_SECRET.sub(r"\1=***", self._parts.query)).geturl()
-        return BadBrokerURL(f"expected {expected} in a URL such as {self._form}, found {shown!r}")
+        return BadBrokerURL(
+            f"expected {expected} in a URL such as {self._form}, found {_without_secrets(self._parts)!r}"
+        )
+
+
+def shown(url: str) -> str:
+    """Return the URL of a broker as it may be shown: without its user, and without passwords and keys."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "a URL that cannot be read"
+    safe = _without_secrets(parts)
+    return url if safe == parts.geturl() else safe
+
+
+def _without_secrets(parts: SplitResult) -> str:
+    _, at, host = parts.netloc.rpartition("@")
+    netloc = f"***@{host}" if at else host
+    return parts._replace(netloc=netloc, query=_SECRET.sub(r"\1=***", parts.query)).geturl()

@@ -16,9 +16,9 @@ from rich.console import Console, RenderableType
 
 from ...projections.guards import FAILED_FOR_GOOD, Outcome
 from ...projections.retention import duration
+from ..brokers.options import shown
 from ..consumers import consumers_status
 from ..consuming.consumption import BATCH, GRACE, Consumption
-from ..consuming.housekeeping import shown
 from ..consuming.intake import MESSAGES
 from ..consuming.processor import LARGEST
 from ..consuming.workers import Workers

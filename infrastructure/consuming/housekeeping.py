@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from datetime import datetime
@@ -12,6 +11,7 @@ from typing import Any, Protocol
 import psycopg
 
 from ...projections.consumer import Consumer
+from ..brokers.options import shown
 from ..connection import connected, one_line
 from ..postgres.maintenance import maintain
 from ..postgres.readmodel import worker_name
@@ -27,11 +27,6 @@ SAY = 2.0
 
 KEEP = 60.0
 """Seconds between two looks at the ledger's partitions."""
-
-
-def shown(url: str) -> str:
-    """Return the URL of a broker without user and password."""
-    return re.sub(r"//[^/@]*@", "//", url)
 
 
 class _Subject(Protocol):

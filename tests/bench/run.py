@@ -21,14 +21,14 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench import append, ledger, load, projecting, wakeup
+from bench import append, consuming, ledger, load, projecting, wakeup
 from bench.measure import Case
 from bench.peer import Peer
 from onefold.infrastructure.embedded import EmbeddedServer
 from onefold.infrastructure.postgres.migrate import migrate
 
 RESULTS = Path(__file__).parents[2] / ".bench" / "results.json"
-GROUPS = ("append", "load", "projection", "wakeup", "ledger")
+GROUPS = ("append", "load", "projection", "consume", "wakeup", "ledger", "memory")
 
 
 @contextmanager
@@ -88,6 +88,12 @@ def main() -> None:
         # The projection comes first: it needs a log that holds its events and nothing else.
         if "projection" in chosen:
             run(console, [projecting.case(url, peer)], arguments.rounds, results)
+        if "consume" in chosen:
+            if "projection" not in chosen:
+                with psycopg.connect(url, autocommit=True) as connection:
+                    projecting.fill(connection)
+            with consuming.cases(url) as cases:
+                run(console, cases, arguments.rounds, results)
         if "append" in chosen:
             run(console, append.cases(url, peer), arguments.rounds, results)
         if "load" in chosen:
@@ -100,6 +106,9 @@ def main() -> None:
                 filled = ledger.fill(url, arguments.keys)
             with ledger.cases(url, filled) as cases:
                 run(console, cases, arguments.rounds, results)
+        if "memory" in chosen:
+            with console.status("consuming a million messages"):
+                results["memory"] = consuming.memory(url)
     report(console, results)
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")

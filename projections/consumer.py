@@ -158,6 +158,13 @@ class Consumer:
         if self._sequence is None:
             return None
         found = self._sequence(message)
+        if (
+            type(found) is str
+            and found.isascii()
+            and "\x00" not in found
+            and 0 < len(found) <= LONGEST_SEQUENCE
+        ):
+            return found
         if isinstance(found, int) and not isinstance(found, bool):
             found = str(found)
         if not isinstance(found, str) or not found:

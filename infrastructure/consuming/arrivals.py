@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Any
 
 from ...domain.errors import OnefoldError
-from ...domain.event import Event, flaw_of_text, placed
+from ...domain.event import Event, placed
 from ...domain.instant import instant, microseconds
 from ...projections.consumer import Consumer, MessageRefused
 from ...projections.fingerprint import digest_of, fingerprint, text_of, time_ordered
@@ -102,17 +102,6 @@ class Reader:
     def _place(self, message: Message, item: Item) -> None:
         consumer = self._consumer
         item.sequence = consumer.sequence_of(message)
-        if item.sequence is not None and (flaw := flaw_of_text(item.sequence)):
-            raise MessageRefused(f"its sequence {item.sequence!r} {flaw}")
-        stream = item.sequence or message.subject or ""
-        if consumer.fold is not None:
-            # The row's key is the part after the slash, and it is what must be locked.
-            category, slash, key = stream.partition("/")
-            if not slash:
-                category, key = consumer.fold.name, stream
-            if not key:
-                raise MessageRefused(f"expected a sequence with a key after the slash, found {stream!r}")
-            item.sequence, stream = key, f"{category}/{key}"
         if consumer.model is Message:
             item.version = consumer.version_of(message)
             item.event = message

@@ -51,6 +51,17 @@ def connected(url: str, *, application: str = "onefold command", **more: Any) ->
             time.sleep(0.1)
 
 
+def of_database(url: str, name: str) -> str:
+    """Return the connection string of another database on the same server; a URL stays a URL."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or not scheme.startswith("postgres"):
+        return make_conninfo(url, dbname=name)
+    address, question, query = rest.partition("?")
+    if "dbname" in query and "dbname" in conninfo_to_dict(url):
+        return make_conninfo(url, dbname=name)
+    return f"{scheme}://{address.partition('/')[0]}/{name}{question}{query}"
+
+
 def without_password(url: str) -> str:
     """Return a connection string that may be shown: the same if there is no password in it."""
     parameters = conninfo_to_dict(url)

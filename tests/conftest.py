@@ -21,6 +21,7 @@ from psycopg.conninfo import make_conninfo
 
 from onefold.infrastructure.embedded import EmbeddedServer
 from onefold.infrastructure.postgres import migrate
+from onefold.infrastructure.testing import plugin
 
 from .services import fixtures as services
 from .services.service import end_all
@@ -57,6 +58,7 @@ class PlainRoot:
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(PlainRoot())
     config.pluginmanager.register(services)
+    config.pluginmanager.register(plugin)
     # Tests must not reach the data of whoever runs them.
     os.environ.pop("ONEFOLD_DATABASE_URL", None)
     os.environ.pop("ONEFOLD_HOME", None)
@@ -121,6 +123,12 @@ def server_url(pytestconfig: pytest.Config) -> Iterator[str]:
         return
     with EmbeddedServer(pytestconfig.stash[_HOME], settings=SERVER_SETTINGS).hold() as held:
         yield url_of(held, "postgres")
+
+
+@pytest.fixture(scope="session")
+def onefold_server(server_url: str) -> str:
+    """The server of the plugin's fixtures is that of the run."""
+    return server_url
 
 
 @pytest.fixture(scope="session")

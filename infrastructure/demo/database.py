@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.sql import SQL, Identifier
 
 from ...domain.errors import OnefoldError
-from ..connection import connected
+from ..connection import connected, of_database
 from ..embedded import EmbeddedServer
 from ..postgres.migrate import migrate
 from ..settings import Settings
@@ -58,7 +57,7 @@ def demo_database(settings: Settings, *, keep: bool) -> Iterator[Place]:
             _create(connection, name)
         if not keep and home is None:
             stack.callback(_drop, server, name)
-        url = _url_of(server, name)
+        url = of_database(server, name)
         with connected(url) as connection:
             migrate(connection)
             number = connection.info.server_version
@@ -90,13 +89,3 @@ def _create(connection: psycopg.Connection[Any], name: str) -> None:
 def _drop(server: str, name: str) -> None:
     with connected(server) as connection:
         connection.execute(SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(Identifier(name)))
-
-
-def _url_of(server: str, name: str) -> str:
-    scheme, separator, rest = server.partition("://")
-    if not separator or not scheme.startswith("postgres"):
-        return make_conninfo(server, dbname=name)
-    address, question, query = rest.partition("?")
-    if "dbname" in query and "dbname" in conninfo_to_dict(server):
-        return make_conninfo(server, dbname=name)
-    return f"{scheme}://{address.partition('/')[0]}/{name}{question}{query}"

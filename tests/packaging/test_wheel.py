@@ -28,7 +28,7 @@ def product_files(root: Path) -> set[str]:
     """Every file of the product, as a path inside the package; what tools leave behind is not one."""
     files = {path for folder in PRODUCT for path in (root / folder).rglob("*") if path.is_file()}
     kept = {path for path in files if "__pycache__" not in path.parts and not path.name.startswith(".")}
-    return {"__init__.py", "py.typed", *(path.relative_to(root).as_posix() for path in kept)}
+    return {"__init__.py", "py.typed", "testing.py", *(path.relative_to(root).as_posix() for path in kept)}
 
 
 @pytest.fixture(scope="module")

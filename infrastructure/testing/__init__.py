@@ -1,0 +1,1 @@
+"""Testing: what the users of consumers prove theirs with."""

@@ -102,6 +102,15 @@ class Reader:
     def _place(self, message: Message, item: Item) -> None:
         consumer = self._consumer
         item.sequence = consumer.sequence_of(message)
+        stream = item.sequence or message.subject or ""
+        if consumer.fold is not None:
+            # The row's key is the part after the slash, and it is what must be locked.
+            category, slash, key = stream.partition("/")
+            if not slash:
+                category, key = consumer.fold.name, stream
+            if not key:
+                raise MessageRefused(f"expected a sequence with a key after the slash, found {stream!r}")
+            item.sequence, stream = key, f"{category}/{key}"
         if consumer.model is Message:
             item.version = consumer.version_of(message)
             item.event = message

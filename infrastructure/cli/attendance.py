@@ -20,6 +20,7 @@ from rich.logging import RichHandler
 from rich.text import Text
 
 from ..connection import connected, one_line
+from .output import plain
 
 TICK = 0.05
 SHOW_EVERY = 1.0
@@ -63,6 +64,13 @@ def _await_eof(request: Request) -> None:
     request.made = True
 
 
+class _Lines(logging.Formatter):
+    """Shows a record in one line, in which nothing can change the terminal; a traceback below it stays as it is."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - so the library calls it
+        return plain(super().formatMessage(record))
+
+
 @contextmanager
 def log_shown(console: Console, *, debug: bool, quiet: str | None = None) -> Iterator[None]:
     """Show the product's log on standard error from INFO on, or from DEBUG on.
@@ -72,9 +80,10 @@ def log_shown(console: Console, *, debug: bool, quiet: str | None = None) -> Ite
     handler: logging.Handler
     if console.is_terminal:
         handler = RichHandler(console=console, show_path=False, markup=False, log_time_format="%H:%M:%S")
+        handler.setFormatter(_Lines("%(message)s"))
     else:
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        handler.setFormatter(_Lines("%(asctime)s %(levelname)s %(message)s"))
     root = logging.getLogger("onefold")
     levels = [(root, logging.DEBUG if debug else logging.INFO)]
     if quiet is not None and not debug:

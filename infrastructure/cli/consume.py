@@ -70,6 +70,17 @@ def consume(
             "--workers", min=1, max=MOST_WORKERS, metavar="N", help="Workers side by side in this process."
         ),
     ] = 1,
+    lanes: Annotated[
+        int | None,
+        typer.Option(
+            "--lanes",
+            min=1,
+            max=MOST_WORKERS,
+            metavar="N",
+            help="Threads of a worker, each with a connection, among which sequences are divided; "
+            "1 for a function and 2 for a fold when left out.",
+        ),
+    ] = None,
     buffer: Annotated[
         int,
         typer.Option(
@@ -126,6 +137,7 @@ def consume(
                     chosen,
                     url,
                     batch=batch,
+                    lanes=lanes,
                     messages=buffer,
                     # A file ends by itself; a program that writes to standard input may take its time.
                     once=once and not at_end,

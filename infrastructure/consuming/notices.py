@@ -10,6 +10,7 @@ from datetime import datetime
 from ...projections.guards import FAILED_FOR_GOOD, Outcome
 from ...projections.inbox import Item, Step
 from ..postgres.ledger import Entry
+from .arrivals import Arrival
 
 log = logging.getLogger("onefold.consumer")
 
@@ -53,6 +54,15 @@ class Notices:
             log.info("consumer %s: duplicate of key %s, first seen %s", self._consumer, _key(item), when)
         else:
             log.info("consumer %s: key %s is %s: %s", self._consumer, _key(item), outcome.value, cause)
+
+    def unreadable(self, arrival: Arrival) -> None:
+        """Log a delivery that is no message, or has no key."""
+        log.warning(
+            "consumer %s: %s is a dead letter, rejected: %s",
+            self._consumer,
+            arrival.delivery.place,
+            arrival.problem,
+        )
 
     def failed(self, item: Item, text: str, attempts: int, delay: float, cause: BaseException) -> None:
         """Log a failed try."""

@@ -249,7 +249,7 @@ class Processor:
             else:
                 for _ in part:
                     todo.popleft()
-                self._tell(plan)
+                self._tell(plan, part)
                 sink.done(part)
                 size = min(limit, size * 2) if len(part) == size else size
                 conflicts = 0
@@ -349,7 +349,8 @@ class Processor:
                     continue
                 if _passing(failed.cause):
                     continue
-                return Outcome.DEAD_LETTERED, reason(failed.cause)
+                refused = isinstance(failed.cause, Rejected)
+                return Outcome.REJECTED if refused else Outcome.DEAD_LETTERED, reason(failed.cause)
             except _Refused as refused:
                 return Outcome.DEAD_LETTERED, reason(refused.reason)
             self.observed.count(counts)
@@ -697,7 +698,10 @@ class Processor:
             assert arrival.item is not None
             self._notices.step(Step(arrival.item, Outcome.DUPLICATE))
 
-    def _tell(self, plan: Plan) -> None:
+    def _tell(self, plan: Plan, part: Sequence[Arrival] = ()) -> None:
+        for arrival in part:
+            if arrival.item is None:
+                self._notices.unreadable(arrival)
         for step in plan.steps:
             step.item.arrival.outcome = step.outcome
             if step.outcome is not APPLIED:

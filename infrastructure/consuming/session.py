@@ -29,6 +29,10 @@ IDLE_TIMEOUT = 120.0
 """Seconds that a function may work without a word to the database, before the server ends its transaction."""
 
 
+WATCH = 2.0
+"""Seconds within which the server finds out, in the middle of a statement, that its worker is gone."""
+
+
 class Session:
     """A connection to the database for one worker of a consumer."""
 
@@ -58,6 +62,12 @@ class Session:
             ):
                 self.connection.execute(
                     "SELECT set_config(%s, %s, false)", (name, str(round(seconds * 1000)))
+                )
+            # Some systems have no means to watch a connection.
+            with contextlib.suppress(psycopg.DataError):
+                self.connection.execute(
+                    "SELECT set_config('client_connection_check_interval', %s, false)",
+                    (str(round(WATCH * 1000)),),
                 )
             self.number = register(self.connection, consumer)
             if consumer.fold is not None:

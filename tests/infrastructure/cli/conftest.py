@@ -78,6 +78,8 @@ def add(tx, sequence, amount):
 def payments(message: Message, tx):
     data = message.data
     time.sleep(float(data.get("sleep", 0)))
+    if data.get("statement"):
+        tx.execute("SELECT pg_sleep(%s)", (data["statement"],))
     if data.get("refuse"):
         raise Rejected("we do not take it")
     if data.get("switch") and tx.execute("SELECT FROM switch").fetchone() is None:

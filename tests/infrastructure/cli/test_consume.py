@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import signal
+import subprocess
 import sys
 import time
 import urllib.request
@@ -271,6 +274,70 @@ def test_every_duplicate_is_a_line_and_no_payload_is_in_the_log(
         ).fetchall()
     )
     assert outcomes["duplicate"] >= 3
+
+
+def test_what_is_no_message_is_told_by_its_place(onefold: Onefold, paying: Path) -> None:
+    said = onefold("consume", written(paying, payment(1), "no json\n"), "--consumer", "payments")
+    assert (
+        "WARNING consumer payments: messages.jsonl:2 is a dead letter, rejected: not a CloudEvent" in said.err
+    )
+
+
+def test_nothing_in_a_message_changes_the_terminal_or_forges_a_line(onefold: Onefold, paying: Path) -> None:
+    hostile = payment(1, payment="p1\n2026-01-01 INFO \x1b[31mall is well")
+    said = onefold("consume", written(paying, hostile, hostile), "--consumer", "payments", "-v")
+    assert "duplicate of key p1\\n2026-01-01 INFO \\x1b[31mall is well, first seen" in said.err
+    assert "\x1b" not in said.err
+
+
+def test_a_statement_ends_soon_after_its_process(
+    start: Commands, paying: Path, connection: Connection
+) -> None:
+    worker = start("consume", "-", "--consumer", "payments", cwd=paying)
+    assert worker.process.stdin is not None
+    worker.process.stdin.write(payment(1, statement=600))
+    worker.process.stdin.flush()
+    find = (
+        "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%%' AND datname = current_database()"
+    )
+    until(lambda: connection.execute(find).fetchone())
+    worker.send(signal.SIGKILL)
+    until(lambda: not connection.execute(find).fetchone(), 10)
+
+
+def test_a_terminal_shows_the_consumer_at_work(database_url: str, paying: Path) -> None:
+    screen, end = os.openpty()
+    worker = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "onefold.infrastructure.cli",
+            "consume",
+            "memory://m",
+            "--consumer",
+            "payments",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=end,
+        cwd=paying,
+        env={**os.environ, "ONEFOLD_DATABASE_URL": database_url, "COLUMNS": "100", "TERM": "xterm"},
+    )
+    os.close(end)
+    shown = b""
+    try:
+        while b"running" not in shown:
+            shown += os.read(screen, 4096)
+        worker.send_signal(signal.SIGINT)
+        # Linux gives an error, others an end of file, once the last writer is gone.
+        with contextlib.suppress(OSError):
+            while more := os.read(screen, 4096):
+                shown += more
+        assert worker.wait(30) == 0
+    finally:
+        worker.kill()
+        worker.communicate()
+        os.close(screen)
+    assert b"Ctrl-C ends the messages in hand and stops" in shown
 
 
 def test_metrics_are_served_where_they_are_asked_for(

@@ -118,7 +118,7 @@ def test_each_is_told_what_became_of_it(onefold: Onefold, failed: Path, connecti
     assert said.code == 1
     text = " ".join(said.out.split())
     assert "applied" in text
-    assert ": we do not take it" in text
+    assert "rejected: we do not take it" in text
     assert "1 dead letter resolved, 2 left" in text
     assert SECRET not in said.out + said.err
     again = onefold("dead-letters", "retry", "--consumer", "typed")

@@ -537,13 +537,17 @@ class Processor:
             return
         rows = self._rows_of(effects, table, locked)
         changes: dict[Key, Kept] = {}
-        folds = fold.folds
+        folds, span = fold.folds, self._span
         for item in effects:
             sequence = item.sequence
             assert sequence is not None
             row = rows[sequence]
             try:
-                after = folds[type(item.event)](row, item.event)
+                if span is None:
+                    after = folds[type(item.event)](row, item.event)
+                else:
+                    with span(item.message):
+                        after = folds[type(item.event)](row, item.event)
             except (Exception, SystemExit) as error:
                 raise EffectFailed(item, error) from error
             if after is not row:

@@ -16,7 +16,7 @@ import pytest
 from onefold import Consumer, Message, OnefoldError, Retention, Retry, Transaction
 from onefold.infrastructure.brokers import BrokerMisconfigured, Outgoing, Subscription
 from onefold.infrastructure.brokers.memory import MemoryBroker
-from onefold.infrastructure.consuming.consumption import Consumed, Consumption
+from onefold.infrastructure.consuming.consumption import Consumption
 from onefold.infrastructure.postgres.inbox import ConsumerChanged
 from onefold.projections.guards import Outcome
 from onefold.projections.retention import RetentionTooShort
@@ -34,50 +34,10 @@ from .desk import (
     outcomes,
     parked,
 )
+from .running import Running, until
 
 Connection = psycopg.Connection[Any]
 _numbers = itertools.count(1)
-_errors: list[BaseException] = []
-
-
-def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
-    """Wait for a condition, unless a consumption has failed."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert not _errors
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-class Running:
-    """A consumption in a thread."""
-
-    def __init__(self, consumption: Consumption) -> None:
-        self.consumption = consumption
-        self.result: Consumed | None = None
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.result = self.consumption.run()
-        except BaseException as error:  # noqa: BLE001 - raised again by the test's own thread
-            self.error = error
-            _errors.append(error)
-
-    def stop(self, seconds: float = 20.0) -> float:
-        """Stop, and return how many seconds it took."""
-        started = time.monotonic()
-        self.consumption.stop()
-        return self.wait(seconds) - started
-
-    def wait(self, seconds: float = 30.0) -> float:
-        self._thread.join(seconds)
-        assert not self._thread.is_alive()
-        if self.error is not None:
-            raise self.error
-        return time.monotonic()
 
 
 @pytest.fixture
@@ -92,7 +52,6 @@ Start = Callable[..., Running]
 def start(bank: str, broker: MemoryBroker) -> Iterator[Start]:
     """Starts a consumption of the test's broker, which is stopped after the test at the latest."""
     running: list[Running] = []
-    _errors.clear()
 
     def begin(consumer: Consumer, **options: Any) -> Running:
         url = options.pop("url", bank)
@@ -102,8 +61,7 @@ def start(bank: str, broker: MemoryBroker) -> Iterator[Start]:
 
     yield begin
     for each in running:
-        each.consumption.stop()
-        each._thread.join(20)
+        each.finish()
 
 
 def publish(broker: MemoryBroker, *messages: Outgoing) -> None:

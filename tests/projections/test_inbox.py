@@ -509,6 +509,15 @@ def test_an_event_that_moves_no_state_brings_nothing_forward() -> None:
     assert [type(each.event) for each in plan.effects()] == [Placed, Packed, Noted]
 
 
+@pytest.mark.parametrize("ordering", ["delta", "snapshot", "unordered"])
+def test_an_event_that_moves_no_state_leaves_it_as_it_was(ordering: Ordering) -> None:
+    found = inbox(ordering, lifecycle=LIFE)
+    for version, event in enumerate((Placed(), Noted(), Packed()), 1):
+        numbered = None if ordering == "unordered" else version
+        assert told(found.take(item(numbered, event))) == [(numbered, APPLIED)]
+        assert found.standings[ORDER].state == ("packed" if version == 3 else "placed")
+
+
 def test_what_waits_by_its_lifecycle_follows_in_any_number_of_rounds_in_the_order_that_is_possible() -> None:
     found = inbox("unordered", lifecycle=LIFE)
     found.take(*(item(event=kind()) for kind in reversed(WAY[1:])))

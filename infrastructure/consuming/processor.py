@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -182,8 +182,8 @@ class Processor:
         self._repositories = repositories
         self._planner = Planner(consumer.rule, consumer.lifecycle)
         self._table = None if consumer.fold is None else Table(consumer.fold)
-        self._rows: dict[str, tuple[int, Row | None]] = {}
-        self._folded: dict[str, Row | None] = {}
+        self._rows: dict[str, Kept] = {}
+        self._changes: dict[Key, Kept] = {}
         self._window: Window | None = None
         self._window_at = 0.0
         self._notices = notices or Notices(consumer.name)
@@ -401,7 +401,7 @@ class Processor:
             self._apply(plan, locked)
             counts = self._write(plan, locked, broken, troubled)
         if self._table is not None:
-            self._keep_rows(plan, locked)
+            self._keep_rows()
         self.observed.count(counts)
         self.observed.batched(time.monotonic() - started)
         self._notices.first_seen(entries)
@@ -531,11 +531,11 @@ class Processor:
     def _fold(self, plan: Plan, table: Table, locked: Mapping[str, Standing]) -> None:
         fold = self.consumer.fold
         assert fold is not None
-        self._folded = folded = {}
+        self._changes = {}
         effects = [item for item in plan.effects() if item.event is not None]
         if not effects:
             return
-        rows = self._rows_of(effects, table, locked)
+        rows = self._rows_of({item.sequence for item in effects if item.sequence is not None}, table, locked)
         changes: dict[Key, Kept] = {}
         folds, span = fold.folds, self._span
         for item in effects:
@@ -553,16 +553,16 @@ class Processor:
             if after is not row:
                 rows[sequence] = after
                 changes[(sequence,)] = (item.version or 0, after)
-        folded.update(rows)
         if not changes:
             return
+        self._changes = changes
         try:
             table.write(self._connection, table.pack(changes))
         except (psycopg.DataError, psycopg.IntegrityError, TypeError, ValueError, ArithmeticError) as error:
             raise _Refused(error) from error
 
     def _rows_of(
-        self, effects: Sequence[Item], table: Table, locked: Mapping[str, Standing]
+        self, sequences: Iterable[str], table: Table, locked: Mapping[str, Standing]
     ) -> dict[str, Row | None]:
         """Return the rows of sequences that this transaction has locked.
 
@@ -572,33 +572,27 @@ class Processor:
         rows: dict[str, Row | None] = {}
         missing: list[Key] = []
         cached = self._rows
-        for item in effects:
-            sequence = item.sequence
-            assert sequence is not None
-            if sequence in rows:
-                continue
+        for sequence in sequences:
+            rows[sequence] = None
             standing = locked.get(sequence)
-            found = cached.get(sequence)
-            if standing is None:
-                rows[sequence] = None
-            elif found is not None and found[0] == standing.version:
-                rows[sequence] = found[1]
-            else:
-                rows[sequence] = None
-                missing.append((sequence,))
+            if standing is not None:
+                found = cached.get(sequence)
+                if found is not None and found[0] == standing.version:
+                    rows[sequence] = found[1]
+                else:
+                    missing.append((sequence,))
         if missing:
             for key, (_, row) in table.load(self._connection, missing, binary=False).items():
                 rows[key[0]] = row
         return rows
 
-    def _keep_rows(self, plan: Plan, locked: Mapping[str, Standing]) -> None:
-        """Keep rows in memory, once they are committed."""
+    def _keep_rows(self) -> None:
+        """Keep rows in memory, once they are committed, each with the version that its sequence was moved to."""
         if len(self._rows) > CACHED_ROWS:
             self._rows.clear()
-        nothing = Standing()
-        for sequence, row in self._folded.items():
-            standing = plan.standings.get(sequence) or locked.get(sequence, nothing)
-            self._rows[sequence] = (standing.version, row)
+        cached = self._rows
+        for (sequence,), kept in self._changes.items():
+            cached[sequence] = kept
 
     def _write(
         self,

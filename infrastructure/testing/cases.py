@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,15 +17,14 @@ from ...projections.consumer import Consumer
 from ...projections.guards import Outcome
 from ..brokers.port import Delivery
 from ..connection import connected
-from ..consuming.arrivals import Reader
 from ..consuming.dead_letters import list_dead_letters, list_parked
-from ..consuming.processor import LARGEST
 from ..settings import DATABASE_URL
 from .courier import Courier
 from .databases import copy_of
 from .errors import NotExactlyOnce, ProvesNothing
 from .faults import Hook, ToldToFail, die, end_connections, hooked, in_child, nothing, slowed
 from .messages import in_new_envelope
+from .orders import first_of_each, keeps_order, orders
 from .state import Sight, State, differences
 
 FIT = frozenset({Outcome.APPLIED, Outcome.STALE, Outcome.DUPLICATE, Outcome.PARKED})
@@ -240,12 +238,12 @@ def concurrently(trial: Trial) -> None:
     barrier = Barrier(proof.workers)
 
     def work(messages: Sequence[Delivery], number: int, courier: Courier) -> None:
-        first = 0 if _keeps_order(proof.consumer) else number * len(messages) // proof.workers
+        first = 0 if keeps_order(proof.consumer) else number * len(messages) // proof.workers
         barrier.wait()
         courier.deliver([*messages[first:], *messages[:first]], together=1)
 
     # A sequence that is new is begun by one worker alone, which would hide what goes wrong later.
-    begun = _first_of_each(proof)
+    begun = first_of_each(proof.consumer, proof.messages)
     rest = [number for number in range(len(proof.messages)) if number not in begun]
     what = f"{proof.workers} workers were delivered every message at the same time"
     for early in ([], begun) if rest else ([],):
@@ -323,7 +321,7 @@ def any_order(trial: Trial) -> None:
                 "Messages of one sequence were applied in order, yet the effect differs: it depends on the order of "
                 "different sequences. Name with sequence= what belongs together."
             )
-    for numbers, batch in _orders(proof):
+    for numbers, batch in orders(proof.consumer, proof.messages, proof.orders, proof.seed):
         order = ", ".join(str(number + 1) for number in numbers)
         with (
             trial.ground(f"the messages came in the order {order} ({batch} at a time)", why) as url,
@@ -368,56 +366,3 @@ def _killed(trial: Trial, when: str, at: Callable[[Hook], dict[str, Hook]] | Non
         for victim in sorted({0, last // 2, last}):
             in_child(partial(work, victim))
         trial.deliver_again(url)
-
-
-def _keeps_order(consumer: Consumer) -> bool:
-    """Tell whether messages of a sequence must come in order, as what comes before its turn is refused."""
-    return consumer.ordered and consumer.rule.on_gap == "reject"
-
-
-def _orders(proof: Proof) -> Iterator[tuple[list[int], int]]:
-    """Yield orders of the messages, as numbers from 0, and the size of batches; simple ones first."""
-    count = len(proof.messages)
-    chance = random.Random(proof.seed)  # noqa: S311 - repeatable
-    every = list(range(count))
-    left = proof.orders
-    if count > 1:
-        yield _allowed(proof, every[::-1]), 1
-        for place in chance.sample(range(count - 1), min(count - 1, left // 3)):
-            order = every.copy()
-            order[place], order[place + 1] = order[place + 1], order[place]
-            yield _allowed(proof, order), 1
-            left -= 1
-    for _ in range(left - 1):
-        order = every + [number for number in every if chance.random() < 1 / 3]
-        chance.shuffle(order)
-        yield _allowed(proof, order), chance.choice((1, 2, 3, LARGEST))
-
-
-def _allowed(proof: Proof, order: list[int]) -> list[int]:
-    """Return the order, or one in which messages of one sequence keep theirs where the consumer needs that."""
-    if not _keeps_order(proof.consumer):
-        return order
-    sequences = _sequences(proof)
-    places: dict[str | None, list[int]] = {}
-    for place, number in enumerate(order):
-        places.setdefault(sequences[number], []).append(place)
-    kept = order.copy()
-    for theirs in places.values():
-        for place, number in zip(theirs, sorted(order[place] for place in theirs), strict=True):
-            kept[place] = number
-    return kept
-
-
-def _first_of_each(proof: Proof) -> list[int]:
-    """Return the numbers, from 0, of the messages that begin a sequence; without sequences, of the first."""
-    first: dict[str | None, int] = {}
-    for number, sequence in enumerate(_sequences(proof)):
-        first.setdefault(sequence, number)
-    return list(first.values())
-
-
-def _sequences(proof: Proof) -> list[str | None]:
-    reader = Reader(proof.consumer)
-    items = [reader.arrival(message).item for message in proof.messages]
-    return [None if item is None else item.sequence for item in items]

@@ -38,10 +38,10 @@ PAUSE = 0.02
 def delivered(consumer: Consumer, messages: Iterable[AnyMessage] | MemoryBroker, url: str) -> list[Outcome]:
     """Deliver messages to a consumer with its tables in the database at `url`; return what became of each delivery.
 
-    The database is migrated if it needs to be. A broker is emptied: what it repeats, or delivers in another order, is
-    in the result so. A failing function is tried again as its consumer declares, without the waits. A message that is
-    parked, and applied with a later one, is "parked" in the result. Raises what psycopg raises when the database
-    cannot be reached.
+    The database is migrated if it needs to be. The messages are one batch, in which one that comes early is applied
+    with the one before it. A broker is emptied: what it repeats, or delivers in another order, is in the result so. A
+    failing function is tried again as its consumer declares, without the waits. Raises what psycopg raises when the
+    database cannot be reached.
     """
     with connected(url) as connection:
         migrate(connection)

@@ -234,7 +234,6 @@ RIGHT = {
     "lifecycle": Subject(
         Consumer("parcels", ordering="unordered", effect=move, lifecycle=parcel, registry=KINDS),
         PARCELS,
-        {"producer_keeps_ids": True},
     ),
     "sum whose state is told by a function": Subject(
         Consumer("adds", effect=add, **UNORDERED), options={"own": balances}

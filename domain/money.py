@@ -5,16 +5,41 @@ from __future__ import annotations
 from collections.abc import Iterable
 from decimal import ROUND_HALF_EVEN, Context, Decimal, DivisionByZero, Inexact, InvalidOperation, Overflow
 from functools import reduce
-from typing import Annotated, Self
+from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 from .errors import OnefoldError
 
 Currency = Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
 """Currency code of three capital letters (ISO 4217)."""
 
-Amount = Annotated[Decimal, Field(strict=True)]
+FROM_JSON: Final[dict[str, Any]] = {"values": "of JSON"}
+"""Context of a validation of values that were read from JSON already: an amount may be text or a whole number there."""
+
+
+class _FromText:
+    """Makes a Decimal of text where the values are of JSON; the validation of JSON itself takes it anyway."""
+
+    @staticmethod
+    def __get_pydantic_core_schema__(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        exact = handler(source)
+        return core_schema.json_or_python_schema(
+            exact, core_schema.with_info_before_validator_function(_decimal, exact)
+        )
+
+
+def _decimal(value: Any, info: core_schema.ValidationInfo[Any]) -> Any:
+    if info.context is not FROM_JSON or type(value) not in (str, int):
+        return value
+    try:
+        return Decimal(value)
+    except InvalidOperation as error:
+        raise ValueError("expected a decimal number") from error
+
+
+Amount = Annotated[Decimal, Field(strict=True), _FromText]
 """A Decimal; floats and texts are refused, so that no amount is rounded on the way in."""
 
 

@@ -10,6 +10,7 @@ from pydantic_core import from_json, to_json
 
 from .errors import DeclarationError, UndecodableData, UndecodableEvent, UnknownEventType
 from .event import Event, EventMeta
+from .money import FROM_JSON
 
 Upcast = Callable[[dict[str, Any]], dict[str, Any]]
 """From the data of an old schema version to the data of the next; a pure function."""
@@ -122,7 +123,7 @@ class Registry:
             try:
                 for function in chain:
                     data = function(data)
-                event: Event = validate(data)
+                event: Event = validate(data, context=FROM_JSON)
             except ValidationError as error:
                 raise UndecodableData(name, _fields_of(error)) from error
             return event

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from onefold.domain.errors import DeclarationError, UndecodableEvent, UnknownEventType
+from onefold.domain.errors import DeclarationError, UndecodableData, UndecodableEvent, UnknownEventType
 from onefold.domain.event import Event, EventMeta
+from onefold.domain.money import Money
 from onefold.domain.registry import Registry
 
 PLACE = EventMeta("order/4711", 3, 2**53 + 1)
@@ -199,3 +202,30 @@ def test_the_shared_registry_takes_events_that_name_none() -> None:
 
     data = '{"derived":true}'
     assert registry.decode("order.shipped", 1, data, PLACE) == Order.Shipped(derived=True)
+
+
+@pytest.mark.parametrize("amount", ["24.90", 24])
+def test_money_is_read_from_parsed_data_as_it_is_from_json(amount: object) -> None:
+    registry = Registry()
+
+    class Paid(Event, name="order.paid", registry=registry):
+        amount: Money
+
+    read, decode = registry.reader("order.paid", 1), registry.decoder("order.paid", 1)
+    assert read is not None
+    assert decode is not None
+    data = {"amount": {"amount": amount, "currency": "EUR"}}
+    assert read(data) == decode(json.dumps(data)) == Paid(amount=Money.of(Decimal(str(amount)), "EUR"))
+
+
+@pytest.mark.parametrize("amount", ["many", "NaN", 24.9, True, None])
+def test_what_is_no_amount_is_refused_in_parsed_data(amount: object) -> None:
+    registry = Registry()
+
+    class Paid(Event, name="order.paid", registry=registry):
+        amount: Money
+
+    read = registry.reader("order.paid", 1)
+    assert read is not None
+    with pytest.raises(UndecodableData, match=r"amount\.amount"):
+        read({"amount": {"amount": amount, "currency": "EUR"}})

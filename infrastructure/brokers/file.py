@@ -135,6 +135,9 @@ class FileSubscription:
 
     def _fill(self, timeout: float) -> bool:
         """Read on; return whether anything came within `timeout` seconds."""
+        if self._lines.packed:
+            self._lines.unpack()
+            return True
         if self._waits and not select.select([self._file], [], [], max(0.0, timeout))[0]:
             return False
         try:
@@ -155,41 +158,50 @@ class _Lines:
         self.ready: deque[bytes] = deque()
         self.complete = False
         self.flaw = ""
+        self.packed = b""
         self._compressed = compressed
         self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)
-        self._begun = False
+        self._between = False
         self._part: list[bytes] = []
         self._size = 0
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next bytes, none at the end."""
-        if self._compressed:
-            self._unpack(chunk)
+        """Take the next bytes, none at the end, once nothing is packed any more."""
+        if not chunk:
+            self._finish()
+        elif self._compressed:
+            # A file may be several compressed ones, one after the other, and be filled up with zeros.
+            self.packed = chunk.lstrip(b"\0") if self._between else chunk
+            if self.packed:
+                self.unpack()
         else:
             self._split(chunk)
-        if chunk or self.flaw:
+
+    def unpack(self) -> None:
+        """Go on with what is packed, by as much as `_INFLATED` bytes: few may hold many."""
+        self._between = False
+        try:
+            self._split(self._inflate.decompress(self.packed, _INFLATED))
+        except zlib.error as error:
+            self._end(f"expected data compressed by gzip, found: {error}")
             return
+        self.packed = self._inflate.unconsumed_tail
+        if self._inflate.eof:
+            self.packed = self._inflate.unused_data.lstrip(b"\0")
+            self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)
+            self._between = True
+
+    def _finish(self) -> None:
+        if self._compressed and not self._between:
+            # The last bytes may hold more than was taken of them.
+            self.unpack()
+            if not self._between:
+                self._end(self.flaw or "expected compressed data to go on, found the end of the file")
+                return
         self.complete = True
-        if self._compressed and self._begun:
-            self.flaw = "expected compressed data to go on, found the end of the file"
-        elif self._part:
+        if self._part:
             self.ready.append(b"".join(self._part))
             self._part = []
-
-    def _unpack(self, chunk: bytes) -> None:
-        while chunk and not self.flaw:
-            self._begun = True
-            try:
-                self._split(self._inflate.decompress(chunk, _INFLATED))
-            except zlib.error as error:
-                self._end(f"expected data compressed by gzip, found: {error}")
-                return
-            chunk = self._inflate.unconsumed_tail
-            if self._inflate.eof:
-                # A file may be several compressed ones, one after the other, and be filled up with zeros.
-                chunk = self._inflate.unused_data.lstrip(b"\0")
-                self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)
-                self._begun = False
 
     def _split(self, chunk: bytes) -> None:
         *whole, rest = chunk.split(b"\n")
@@ -208,6 +220,7 @@ class _Lines:
     def _end(self, flaw: str) -> None:
         self.flaw = flaw
         self.complete = True
+        self.packed = b""
         self._part = []
 
 

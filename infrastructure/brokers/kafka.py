@@ -30,6 +30,8 @@ PROBE_SECONDS: Final = 5.0
 """How long a cluster, all of whose brokers went away, may take to answer before it is lost."""
 CLOSE_SECONDS: Final = 5.0
 """How long the cluster may take to confirm what is committed at the end."""
+REBALANCE_SECONDS: Final = 5.0
+"""How long no offsets are committed after a commit failed, unless partitions are assigned before."""
 FULL_SECONDS: Final = 1.0
 """How long the caller's buffer may be full before fetching stops, which throws away what was fetched ahead."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -80,6 +82,7 @@ class KafkaSubscription:
         self._full_since: float | None = None
         self._committed_at = -math.inf
         self._commits = 0
+        self._rebalanced_by = -math.inf
         self._backlog: tuple[float, int | None] = (-math.inf, None)
         self._retention: float | None = None
         self._retention_known = False
@@ -317,7 +320,7 @@ class KafkaSubscription:
 
     def _commit(self) -> None:
         now = time.monotonic()
-        if now - self._committed_at < COMMIT_SECONDS:
+        if now < max(self._committed_at + COMMIT_SECONDS, self._rebalanced_by):
             return
         self._committed_at = now
         offsets = self._undone(self._partitions.values())
@@ -332,7 +335,7 @@ class KafkaSubscription:
         """Commit what is done, and tell whether the broker answers in time."""
         until = time.monotonic() + CLOSE_SECONDS
         self._set_pauses(full=True)
-        self._committed_at = -math.inf
+        self._committed_at = self._rebalanced_by = -math.inf
         self._commit()
         while self._commits and time.monotonic() < until:
             self._consumer.poll(0.05)
@@ -354,6 +357,8 @@ class KafkaSubscription:
             partition = self._partitions.get((offset.topic, offset.partition))
             if partition is not None:
                 partition.not_committed(offset.offset)
+        # A commit in the middle of a rebalance makes the client join anew, which would never end.
+        self._rebalanced_by = time.monotonic() + REBALANCE_SECONDS
         _log.info("offsets of %s were not committed: %s", ", ".join(self._topics), error)
 
     def _committed(self, error: KafkaError | None, offsets: list[TopicPartition]) -> None:
@@ -370,6 +375,7 @@ class KafkaSubscription:
     # -- being a member
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._rebalanced_by = -math.inf
         for one in partitions:
             self._partitions[one.topic, one.partition] = Partition(one.topic, one.partition)
 

@@ -12,14 +12,21 @@ from .blocks import ROOT, blocks
 README = ROOT / "README.md"
 
 
+def module(name: str) -> str:
+    (text,) = (block.text for block in blocks(README) if block.options.get("file") == name)
+    return text
+
+
 def test_the_first_aggregate_and_projection_take_fewer_than_40_lines() -> None:
-    (example,) = (block for block in blocks(README) if block.language == "python")
-    assert len(example.text.splitlines()) < 40
+    assert len(module("parcels.py").splitlines()) < 40
+
+
+def test_the_first_consumer_takes_fewer_than_25_lines() -> None:
+    assert len(module("payments.py").splitlines()) < 25
 
 
 def test_the_example_of_the_readme_runs_on_the_embedded_server_without_any_setting(tmp_path: Path) -> None:
-    (example,) = (block for block in blocks(README) if block.language == "python")
-    (tmp_path / "parcels.py").write_text(example.text, "utf-8")
+    (tmp_path / "parcels.py").write_text(module("parcels.py"), "utf-8")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ONEFOLD_")}
     for expected in (1, 2):
         done = subprocess.run(

@@ -77,7 +77,7 @@ def test_every_error_is_in_the_reference() -> None:
 
 def test_every_error_is_in_the_module_that_the_reference_names() -> None:
     sections = page("errors.md").split("## Command line")[0].split("\n## ")[1:]
-    assert len(sections) == 5
+    assert len(sections) == 6
     for section in sections:
         (home,) = re.findall(r"^From `(onefold[\w.]+)`", section, re.MULTILINE)
         rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|([^|]*)\|", section, re.MULTILINE)
@@ -117,10 +117,11 @@ def test_every_table_column_trigger_and_function_is_in_the_reference(database_ur
             found = connection.execute(
                 """
                 SELECT c.relname FROM pg_class c
-                WHERE c.relkind IN ('r', 'v') AND c.relnamespace::regnamespace::text IN ('onefold', 'read')
+                WHERE c.relkind IN ('p', 'r', 'v') AND c.relnamespace::regnamespace::text IN ('onefold', 'read')
+                    AND NOT c.relispartition
                 UNION
                 SELECT a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
-                WHERE c.relkind IN ('r', 'v') AND c.relnamespace::regnamespace::text IN ('onefold', 'read')
+                WHERE c.relkind IN ('p', 'r', 'v') AND c.relnamespace::regnamespace::text IN ('onefold', 'read')
                     AND a.attnum > 0 AND NOT a.attisdropped AND c.relname <> 'revenue_by_month_orders'
                 UNION
                 SELECT tgname FROM pg_trigger WHERE NOT tgisinternal

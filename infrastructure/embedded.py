@@ -352,6 +352,8 @@ class EmbeddedServer:
                     is None
                 ):
                     connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
+                    # The role has the name of a schema of ours, where a user's own tables must not go.
+                    connection.execute("ALTER ROLE CURRENT_USER SET search_path TO public")
         except psycopg.Error as error:
             raise EmbeddedServerError(
                 f"expected to reach the server with pid {server.pid} on {self.data}, found: {error}. "

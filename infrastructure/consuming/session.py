@@ -56,13 +56,14 @@ class Session:
                 )
             )
             configure(self.connection)
-            for name, seconds in (
-                ("lock_timeout", LOCK_TIMEOUT),
-                ("idle_in_transaction_session_timeout", IDLE_TIMEOUT),
+            for name, value in (
+                # Milliseconds.
+                ("lock_timeout", str(round(LOCK_TIMEOUT * 1000))),
+                ("idle_in_transaction_session_timeout", str(round(IDLE_TIMEOUT * 1000))),
+                # A claim that waited for another must see what that one has committed.
+                ("default_transaction_isolation", "read committed"),
             ):
-                self.connection.execute(
-                    "SELECT set_config(%s, %s, false)", (name, str(round(seconds * 1000)))
-                )
+                self.connection.execute("SELECT set_config(%s, %s, false)", (name, value))
             # Some systems have no means to watch a connection.
             with contextlib.suppress(psycopg.DataError):
                 self.connection.execute(

@@ -526,6 +526,19 @@ def test_what_waits_by_its_lifecycle_follows_in_any_number_of_rounds_in_the_orde
     assert found.standings == {ORDER: Standing(0, "closed")}
 
 
+def test_one_that_is_passed_does_not_end_the_rounds_of_those_that_wait() -> None:
+    found = inbox("unordered", lifecycle=LIFE)
+    found.take(item(event=Shipped()), item(event=Packed()), item(event=Packed(), key="again"))
+    plan = found.take(item(event=Placed()))
+    assert [(type(step.item.event), step.outcome) for step in plan.steps] == [
+        (Placed, APPLIED),
+        (Packed, APPLIED),
+        (Packed, STALE),
+        (Shipped, APPLIED),
+    ]
+    assert found.waiting() == []
+
+
 def test_a_state_goes_on_from_where_it_was_left() -> None:
     plan = Planner(UNORDERED, LIFE).plan([item(event=Shipped())], {}, {ORDER: Standing(0, "packed")}, {})
     assert plan.standings == {ORDER: Standing(0, "shipped")}

@@ -176,8 +176,11 @@ class Intake:
         heard = time.monotonic()
         ending = False
         while True:
-            self._settle(subscription)
+            delay = self._settle(subscription)
             now = time.monotonic()
+            if delay is not None:
+                # What was given back is not heard of before its time.
+                heard = max(heard, now + delay)
             lease = subscription.lease
             if lease is not None and now - extended > lease / 3:
                 with self._lock:
@@ -187,21 +190,23 @@ class Intake:
             if now - asked > ASK:
                 self.backlog = subscription.backlog()
                 asked = now
-            if self._stopping or ending:
+            if self._stopping:
                 with self._lock:
                     if not self._held:
-                        self.ended = ending
                         return
                 subscription.receive(0, BUSY)
                 continue
-            found = subscription.receive(self._room(), BUSY if self._held else IDLE)
+            found = subscription.receive(0 if ending else self._room(), BUSY if self._held else IDLE)
             if found:
                 heard = time.monotonic()
                 self._enter(found)
-            elif subscription.ended or (
-                self._idle_end is not None and not self._held and time.monotonic() - heard > self._idle_end
-            ):
-                ending = True
+                continue
+            # Asked anew each time: what is in hand at the end of a source may be given back, and comes again.
+            ending = subscription.ended
+            idle = self._idle_end is not None and time.monotonic() - heard > self._idle_end
+            if not self._held and (ending or idle):
+                self.ended = True
+                return
 
     def _room(self) -> int:
         """Return how many messages may be taken now, judged by the size of those before."""
@@ -236,13 +241,14 @@ class Intake:
             what = None if item is None else item.key if item.sequence is None else item.sequence
             self._ready[hash(what) % len(self._ready)].append(arrival)
 
-    def _settle(self, subscription: Subscription) -> None:
+    def _settle(self, subscription: Subscription) -> float | None:
+        """Acknowledge and give back; return the seconds after which what was given back comes again, if any was."""
         with self._lock:
             done = [arrival for arrival in self._done if arrival in self._held]
             back = [(arrival, delay) for arrival, delay in self._back if arrival in self._held]
             self._done, self._back = [], []
             if not done and not back:
-                return
+                return None
             for arrival in (*done, *(arrival for arrival, _ in back)):
                 self._held.discard(arrival)
                 self._held_bytes -= len(arrival.delivery.body)
@@ -253,6 +259,7 @@ class Intake:
             delays.setdefault(delay, []).append(arrival.delivery)
         for delay, deliveries in delays.items():
             subscription.give_back(deliveries, delay)
+        return max(delays, default=None)
 
     def _forget(self) -> None:
         """Drop everything: the broker delivers it again to the next subscription."""

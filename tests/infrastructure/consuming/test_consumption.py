@@ -7,17 +7,22 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
 from onefold import Consumer, Message, OnefoldError, Retention, Retry, Transaction
-from onefold.infrastructure.brokers import BrokerMisconfigured, Outgoing, Subscription
+from onefold.infrastructure.brokers import BrokerMisconfigured, Delivery, Outgoing, Subscription, publisher
 from onefold.infrastructure.brokers.memory import MemoryBroker
+from onefold.infrastructure.consuming.arrivals import Reader
 from onefold.infrastructure.consuming.consumption import Consumption
+from onefold.infrastructure.consuming.session import Session
 from onefold.infrastructure.postgres.inbox import ConsumerChanged
+from onefold.infrastructure.postgres.ledger import claim, window
 from onefold.projections.guards import Outcome
 from onefold.projections.retention import RetentionTooShort
 
@@ -263,6 +268,34 @@ def test_a_lock_that_is_held_for_seconds_fails_nothing(
     running.stop()
     assert balances(connection) == {"a0": 2, "a1": 2, "a2": 2}
     assert dead_letters(connection) == []
+
+
+@pytest.mark.parametrize("source", ["memory", "file"])
+def test_what_was_given_back_at_the_end_of_a_source_is_taken_again(
+    source: str, start: Start, broker: MemoryBroker, connection: Connection, bank: str, tmp_path: Path
+) -> None:
+    """C02: a key that another worker holds is in progress; that worker dies, and nobody else would apply it."""
+    first, other = envelope("a"), envelope("b")
+    url = f"memory://{broker.name}"
+    publish(broker, first, other)
+    broker.finish()
+    if source == "file":
+        url = f"file:{tmp_path / 'deposits.jsonl'}"
+        with closing(publisher(url)) as out:
+            out.publish([first, other])
+    rival = Session(bank, (consumer := deposits()), Reader(consumer))
+    with suppress(psycopg.Error), rival.connection.transaction():
+        found = window(rival.connection, "any")
+        item = rival.processor.reader.arrival(Delivery(first.body, first.headers, "rival")).item
+        assert item is not None
+        claim(rival.connection, "any", rival.number, [item.key], [item.fingerprint], within=found)
+        running = Running(Consumption(bank, consumer, url, once=True, idle=0.2))
+        until(lambda: outcomes(connection).get("in_progress", 0) > 0)
+        time.sleep(0.5)
+        connection.execute("SELECT pg_terminate_backend(%s)", (rival.connection.info.backend_pid,))
+    rival.close()
+    running.wait()
+    assert balances(connection) == {"a": 1, "b": 1}
 
 
 def test_a_gap_is_reported_and_then_a_dead_letter(

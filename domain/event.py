@@ -164,8 +164,14 @@ class Event(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(
-        cls, *, name: str = "", version: int = 1, registry: Registry | None = None, **_: Any
+        cls, *, name: str = "", version: int = 1, registry: Registry | None = None, **unknown: Any
     ) -> None:
+        # pydantic has taken what is its own configuration, and lets the rest pass.
+        if unknown:
+            raise DeclarationError(
+                f"{cls.__qualname__}: expected name, version, registry or a setting of pydantic, found "
+                f"{', '.join(unknown)}; correct or remove it"
+            )
         clash = RESERVED & set(cls.model_fields)
         if clash:
             raise DeclarationError(

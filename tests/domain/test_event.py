@@ -82,6 +82,19 @@ def test_a_schema_version_begins_at_1() -> None:
             pass
 
 
+def test_a_misspelt_option_of_an_event_is_refused() -> None:
+    """H7: a schema version that is not taken for one would read old data as new."""
+    with pytest.raises(DeclarationError, match=r"Odd: expected name, version, .* found schema_version"):
+
+        class Odd(Event, name="note.odd", schema_version=2, registry=Registry()):
+            pass
+
+    class Open(Event, name="note.open", extra="ignore", registry=Registry()):
+        pass
+
+    assert Open.model_config["extra"] == "ignore"
+
+
 @pytest.mark.filterwarnings("ignore:Field name:UserWarning")
 def test_a_field_must_not_hide_what_event_has() -> None:
     with pytest.raises(DeclarationError, match="field name 'timestamp' is taken by Event"):

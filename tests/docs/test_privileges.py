@@ -1,4 +1,4 @@
-"""The roles of the page on operation can do what it says, and no more."""
+"""The roles of the pages on operation and consumers can do what these say, and no more."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg.sql import SQL, Identifier
 
-from onefold import Money, connect
+from onefold import App, Consumer, Message, Money, Retry, Transaction, connect
 from onefold.domain.account import Account
+from onefold.infrastructure.brokers.envelope import write
+from onefold.infrastructure.consumers import consumers_status
+from onefold.infrastructure.consuming.consumption import Consumption
+from onefold.infrastructure.consuming.dead_letters import discard, list_dead_letters, list_parked, retry
 from onefold.infrastructure.status import State, status
 from onefold.infrastructure.worker import Worker
 from onefold.projections.shop import account_balance, app
+from onefold.testing import MemoryBroker
 
 from .blocks import ROOT, blocks
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
-PAGE = ROOT / "docs" / "guides" / "operation.md"
-ROLES = ("app", "worker", "reader")
+PAGES = [ROOT / "docs" / "guides" / name for name in ("operation.md", "consumers.md")]
+ROLES = ("app", "worker", "reader", "consumer")
 
 
 @pytest.fixture
@@ -36,10 +41,11 @@ def prefix(server_url: str) -> Iterator[str]:
 
 @pytest.fixture
 def as_role(prefix: str, database_url: str) -> dict[str, str]:
-    """The URL of the database for each role, with the privileges that the page grants."""
-    (grants,) = (block.text for block in blocks(PAGE) if block.language == "sql")
+    """The URL of the database for each role, with the privileges that the pages grant."""
     with psycopg.connect(database_url, autocommit=True) as connection:
-        connection.execute(grants.replace("shop_", f"{prefix}_").encode())
+        for page in PAGES:
+            (grants,) = (block.text for block in blocks(page) if block.language == "sql")
+            connection.execute(grants.replace("shop_", f"{prefix}_").encode())
     return {role: make_conninfo(database_url, user=f"{prefix}_{role}") for role in ROLES}
 
 
@@ -60,6 +66,50 @@ def test_each_role_does_its_work_with_the_privileges_of_the_page(as_role: dict[s
     assert states["account_balance"] is State.IDLE
 
 
+def test_a_consumer_does_its_work_with_the_privileges_of_the_page(
+    as_role: dict[str, str], prefix: str, database_url: str
+) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE public.paid (number text, amount bigint)")
+        connection.execute(SQL("GRANT INSERT ON public.paid TO {}").format(Identifier(f"{prefix}_consumer")))
+
+    def pay(message: Message, tx: Transaction) -> None:
+        tx.execute("INSERT INTO paid VALUES (%s, %s)", (message.subject, message.data["amount"]))
+
+    payments = Consumer("payments", ordering="delta", version="sequence", effect=pay, retry=Retry(attempts=1))
+    broker = MemoryBroker(prefix)
+    for version, amount in ((1, "10"), (2, "many"), (3, "30"), (1, "10")):
+        message = Message(
+            str(version),
+            "/bank",
+            "paid",
+            {"amount": amount},
+            "7",
+            NOON,
+            extensions={"sequence": str(version)},
+        )
+        broker.publish_all([write(message)])
+    url = as_role["consumer"]
+    done = Consumption(url, payments, f"memory://{prefix}", once=True, idle=0.2).run()
+    assert {outcome.value: count for outcome, count in done.outcomes.items() if count} == {
+        "applied": 1,
+        "duplicate": 1,
+        "dead_lettered": 1,
+        "parked": 1,
+    }
+    with psycopg.connect(url, autocommit=True) as connection:
+        (letter,) = list_dead_letters(connection)
+        (again,) = retry(url, App(consumers=[payments]), [letter], by="ops")
+        assert again.became == "dead_lettered"
+        discard(connection, letter.id, "ops")
+        assert [each.version for each in list_parked(connection)] == [3]
+        (found,) = consumers_status(connection)
+        assert (found.parked, found.dead_letters) == (1, 0)
+    Consumption(url, payments, f"memory://{prefix}", once=True, idle=0.2).run()
+    with psycopg.connect(database_url) as connection:
+        assert connection.execute("SELECT * FROM paid ORDER BY 2").fetchall() == [("7", 10), ("7", 30)]
+
+
 @pytest.mark.parametrize(
     ("role", "statement"),
     [
@@ -67,6 +117,9 @@ def test_each_role_does_its_work_with_the_privileges_of_the_page(as_role: dict[s
         ("app", "UPDATE onefold.checkpoints SET position = 0"),
         ("worker", "INSERT INTO onefold.events (version) VALUES (1)"),
         ("reader", "SELECT FROM onefold.events"),
+        ("consumer", "DELETE FROM onefold.ledger"),
+        ("consumer", "INSERT INTO onefold.events (version) VALUES (1)"),
+        ("worker", "SELECT body FROM onefold.dead_letters"),
     ],
 )
 def test_no_role_may_do_the_work_of_another(as_role: dict[str, str], role: str, statement: str) -> None:

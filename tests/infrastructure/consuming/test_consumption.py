@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from onefold import Consumer, Message, OnefoldError, Retention, Retry, Transaction
+from onefold import Consumer, Message, OnefoldError, Projection, Retention, Retry, Row, Transaction
 from onefold.infrastructure.brokers import BrokerMisconfigured, Delivery, Outgoing, Subscription, publisher
 from onefold.infrastructure.brokers.memory import MemoryBroker
 from onefold.infrastructure.consuming.arrivals import Reader
@@ -42,6 +42,15 @@ from .desk import (
 from .running import Running, until
 
 Connection = psycopg.Connection[Any]
+
+
+class Total(Row, key="purse"):
+    purse: str
+    total: int = 0
+    last: int = 0
+    in_order: bool = True
+
+
 _numbers = itertools.count(1)
 
 
@@ -117,21 +126,54 @@ def test_once_waits_for_tries_that_are_due_later(
     assert outcomes(connection) == {"applied": 2, "retried": 2}
 
 
+@pytest.mark.parametrize(("workers", "lanes"), [(3, 1), (1, 4), (2, 2)])
 def test_duplicates_shuffles_and_lost_acknowledgements_change_nothing(
-    start: Start, broker: MemoryBroker, connection: Connection
+    start: Start, broker: MemoryBroker, connection: Connection, workers: int, lanes: int
 ) -> None:
     worst = MemoryBroker(
         broker.name, lease=0.5, duplicates=0.2, shuffle=30, lost_acknowledgements=0.1, seed=7
     )
     publish(worst, *lines(20, 15))
-    workers = [start(deposits(retry=Retry(attempts=100)), batch=17) for _ in range(3)]
+    team = [start(deposits(retry=Retry(attempts=100)), batch=17, lanes=lanes) for _ in range(workers)]
     until(lambda: worst.unacknowledged("deposits") == 0)
-    for worker in workers:
+    for worker in team:
         worker.stop()
     assert balances(connection) == {f"a{account}": 15 for account in range(20)}
     assert disordered(connection) == []
     assert parked(connection) == []
     assert dead_letters(connection) == []
+
+
+def test_a_fold_keeps_the_order_of_each_row(
+    start: Start, broker: MemoryBroker, connection: Connection
+) -> None:
+    """C22, C27"""
+    worst = MemoryBroker(
+        broker.name, lease=0.5, duplicates=0.2, shuffle=30, lost_acknowledgements=0.1, seed=8
+    )
+    publish(
+        worst, *(envelope(f"purse/{n}", v, v, type="tally.added") for v in range(1, 21) for n in range(20))
+    )
+    total = Projection("totals", Total, registry=counted)
+
+    @total.on(Tally.Added)
+    def added(row: Total | None, event: Tally.Added) -> Total:
+        row = row or Total(purse=event.meta.key)
+        return row.evolve(
+            total=row.total + event.amount,
+            last=event.meta.version,
+            in_order=row.in_order and event.meta.version == row.last + 1,
+        )
+
+    folding = Consumer("totals", ordering="delta", version="sequence", fold=total, registry=counted)
+    team = [start(folding, batch=23) for _ in range(2)]
+    until(lambda: worst.unacknowledged("totals") == 0)
+    for worker in team:
+        worker.stop()
+    rows = connection.execute("SELECT DISTINCT total, last, in_order FROM read.totals").fetchall()
+    assert rows == [(210, 20, True)]
+    assert connection.execute("SELECT count(*) FROM read.totals").fetchone() == (20,)
+    assert outcomes(connection, "totals")["applied"] == 400
 
 
 def test_a_lost_broker_is_waited_for(start: Start, broker: MemoryBroker, connection: Connection) -> None:

@@ -8,7 +8,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from .benches import Bench, unused_port
 
 SETTINGS = "?session.timeout.ms=3000&heartbeat.interval.ms=500"
-"""A member that was killed holds its partitions for three seconds, not for 45."""
+"""A member that was killed holds its partitions for three seconds, not for 45; the others wait for half of it."""
+MOCK_SETTINGS = "?session.timeout.ms=6000&heartbeat.interval.ms=500"
+"""The mock cluster waits for three seconds whenever a member joins, and a session must not end in between."""
 
 
 class KafkaBench(Bench):
@@ -60,7 +62,7 @@ class MockKafkaBench(Bench):
 
     @property
     def url(self) -> str:
-        return f"kafka://{self.servers}/{self.queue}{SETTINGS}"
+        return f"kafka://{self.servers}/{self.queue}{MOCK_SETTINGS}"
 
     @property
     def missing(self) -> str:

@@ -135,15 +135,12 @@ class Consuming:
                 stdin=subprocess.DEVNULL,
             )
 
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
     def kill(self) -> None:
         self._process.kill()
         self._process.wait(20)
 
     def stop(self) -> int:
+        """Ask it to stop, unless it has ended by itself, and return its exit code."""
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(30)
 
@@ -198,7 +195,8 @@ def test_killed_consumers_end_where_one_that_never_failed_would(
     try:
         source.end()
         settle(url, total, log)
-        assert process.stop() == 0 if broker.remembers else not process.alive or process.stop() == 0
+        # One that reads a file ends with it.
+        assert process.stop() == 0, log.read_text()[-3_000:]
     finally:
         process.kill()
     print(f"{killed_at_work} of {KILLS} were killed in the middle")
@@ -288,7 +286,8 @@ def test_a_zombie_is_refused_by_the_database(
             assert wake.wait(60)
 
     broker.publish([envelope(f"a{n}", version) for version in range(1, 11) for n in range(20)])
-    url = f"{broker.url}&max.poll.interval.ms=4000"
+    url = f"{broker.url.partition('?')[0]}?session.timeout.ms=3000&heartbeat.interval.ms=500"
+    url += "&max.poll.interval.ms=3500"
     zombie = Running(
         Consumption(
             database_url,
@@ -303,10 +302,9 @@ def test_a_zombie_is_refused_by_the_database(
         until(hung.is_set, 30)
         stood = sum(balances(connection).values())
         heir = Running(Consumption(database_url, deposits(**options), url, batch=10))
-        # All but what the zombie has in hand, and what waits for that.
+        # What the zombie has in hand is kept from the heir until one knows what becomes of it.
         until(lambda: outcomes(connection).get("in_progress", 0) > 0, 40)
-        until(lambda: sum(balances(connection).values()) >= 100, 20)
-        assert stood < 100
+        assert stood <= sum(balances(connection).values()) < 200
         hung.clear()
         wake.set()
         until(lambda: sum(balances(connection).values()) == 200, 30)

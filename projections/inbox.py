@@ -27,9 +27,10 @@ class Item:
     """A message made ready to be decided: its key and fingerprint (16 bytes each), its place in its sequence.
 
     `event` is what the effect gets, None for a message of a type that is passed over. `forgotten` is true for a message
-    older than what the ledger remembers. `ruled` is an outcome that is settled beforehand, with its cause: the message
-    lacks something, its handler refused it, or its tries are used up. `parked` is the number of its row if it was
-    parked before; `held` is true while such a one waits for its next try. `arrival` is the caller's own.
+    older than what the ledger remembers, `unclaimed` for one whose key it has no place for. `ruled` is an outcome that
+    is settled beforehand, with its cause: the message lacks something, its handler refused it, or its tries are used
+    up. `parked` is the number of its row if it was parked before; `held` is true while such a one waits for its next
+    try. `arrival` is the caller's own.
     """
 
     key: bytes
@@ -39,6 +40,7 @@ class Item:
     sequence: str | None = None
     version: int | None = None
     forgotten: bool = False
+    unclaimed: bool = False
     ruled: tuple[Outcome, str] | None = None
     parked: int | None = None
     held: bool = False

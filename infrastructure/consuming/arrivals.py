@@ -72,19 +72,19 @@ class Reader:
         try:
             message = found.message = read(delivery)
             self._identify(found, message)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with a message must not stop the others
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - nothing that is wrong with one stops the others
             found.problem = reason(error)
             return found
         item = found.item
         assert item is not None
         try:
             found.aged = self._age(found, message, item)
-        except Exception as error:  # noqa: BLE001
+        except (Exception, SystemExit) as error:  # noqa: BLE001
             item.ruled = (Outcome.REJECTED, reason(error))
         # Also of what is refused: others wait behind it.
         try:
             self._place(message, item)
-        except Exception as error:  # noqa: BLE001
+        except (Exception, SystemExit) as error:  # noqa: BLE001
             item.ruled = item.ruled or (Outcome.REJECTED, reason(error))
         return found
 

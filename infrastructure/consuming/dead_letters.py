@@ -204,7 +204,7 @@ def _retried(session: Session, letter: DeadLetter, by: str, even_expired: bool) 
             arrival, fresh=fresh, taken=lambda: taken() is not None, resolved=resolved
         )
     result = Retried(letter.id, outcome.value, why)
-    if not result.resolved:
+    if not result.resolved and outcome is not Outcome.IN_PROGRESS:
         connection.execute(statement("dead_letters_fail"), (1, why, letter.id))
     return result
 

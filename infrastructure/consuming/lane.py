@@ -118,9 +118,9 @@ class Lane:
         if times:
             newest = max(times)
             self.newest = newest if self.newest is None else max(self.newest, newest)
-        if self._hint is not None:
+        if self._hint is not None and self._session is not None:
             self._hint.note(
-                self._intake.name,
+                self._hinted(self._session),
                 [
                     (arrival.item.key, arrival.item.fingerprint)
                     for arrival in arrivals
@@ -177,7 +177,7 @@ class Lane:
     def _without_known(self, arrivals: list[Arrival], session: Session, hint: RedisHint) -> list[Arrival]:
         """Leave out duplicates that the hint knows; whatever it does not know goes to the database."""
         keys = [arrival.item.key for arrival in arrivals if arrival.item is not None]
-        known = hint.seen(self._intake.name, keys)
+        known = hint.seen(self._hinted(session), keys)
         if not known:
             return arrivals
         rest: list[Arrival] = []
@@ -190,6 +190,10 @@ class Lane:
             session.processor.count_hinted(hinted)
             self._intake.done(hinted)
         return rest
+
+    def _hinted(self, session: Session) -> str:
+        # What another database has committed, or this one before it was set back, is no hint for this one.
+        return f"{session.database}:{self._intake.name}"
 
     def _adapt(self, number: int, seconds: float) -> None:
         """Take fewer messages at a time when they take long, and more when they do not."""

@@ -33,7 +33,7 @@ from ...projections.retention import duration
 from ...projections.row import Row
 from ..backoff import Backoff
 from ..postgres.errors import BrokenTransaction, VersionConflict
-from ..postgres.inbox import DeadLetter, Inbox, ParkedRow, SequenceAppeared, Trouble
+from ..postgres.inbox import PARKED_AT_ONCE, DeadLetter, Inbox, ParkedRow, SequenceAppeared, Trouble
 from ..postgres.ledger import Entry, LedgerRotated, OutsideWindow, Window, claim, claimed, window
 from ..postgres.log import lost
 from ..postgres.table import Table
@@ -113,10 +113,14 @@ class EffectFailed(Exception):
 
 
 class _Refused(Exception):
-    """What the batch as a whole wrote was refused, by one of its messages' fault."""
+    """What the batch as a whole wrote was refused, by one of its messages' fault.
+
+    `waited` is true when messages that had waited took part in it.
+    """
 
     def __init__(self, reason: Exception) -> None:
         self.reason = reason
+        self.waited = False
         super().__init__(str(reason))
 
 
@@ -205,6 +209,7 @@ class Processor:
         """
         size = limit = min(limit, LARGEST)
         conflicts = 0
+        drains = True
         backoff = Backoff(0.005, 0.5)
         while todo:
             if self._stopping():
@@ -212,7 +217,7 @@ class Processor:
             part = list(islice(todo, size))
             try:
                 part, troubled = self._mark(part)
-                plan = self._transact(part, troubled)
+                plan = self._transact(part, troubled, drains=drains)
             except (SequenceAppeared, LedgerRotated, OutsideWindow):
                 self._window = None
                 continue
@@ -224,13 +229,9 @@ class Processor:
                 size = self._failed(part, failed, todo, sink)
                 conflicts = 0
             except _Refused as refused:
-                if len(part) > 1:
-                    size = len(part) // 2
-                    continue
-                item = part[0].item
-                if item is None:
-                    raise refused.reason from refused
-                size = self._failed(part, EffectFailed(item, refused.reason), todo, sink)
+                # One that waited may be at fault: one by itself is run without them, and they by the clock.
+                drains = len(part) > 1 or not refused.waited
+                size = self._refused(part, refused, todo, sink)
             except psycopg.errors.LockNotAvailable:
                 if len(part) > 1:
                     size = len(part) // 2
@@ -253,6 +254,7 @@ class Processor:
                 sink.done(part)
                 size = min(limit, size * 2) if len(part) == size else size
                 conflicts = 0
+                drains = True
                 backoff.reset()
 
     def _mark(self, part: list[Arrival]) -> tuple[list[Arrival], dict[bytes, Trouble]]:
@@ -276,19 +278,21 @@ class Processor:
     def drain(self, sequence: str) -> bool:
         """Apply messages that wait in a sequence and whose turn has come; make those past their deadline dead letters.
 
-        True if something was done.
+        True if something was done; a sequence that another worker has in hand is left to it.
         """
+        limit, conflicts = PARKED_AT_ONCE, 0
+        plan = Plan()
         while True:
             try:
                 with self._connection.transaction():
-                    locked = self.inbox.lock([sequence])
+                    locked = self.inbox.lock([sequence], wait=False)
                     if sequence not in locked or not locked[sequence].parked:
                         return False
                     rows = self.inbox.parked([sequence])
                     plan = self._planner.drain(
                         sequence,
                         locked[sequence],
-                        [self.item_of(row) for row in rows if not row.overdue],
+                        [self.item_of(row) for row in rows if not row.overdue][:limit],
                         ruled=[self._overdue(row) for row in rows if row.overdue],
                     )
                     if not plan.steps:
@@ -296,11 +300,20 @@ class Processor:
                     self._apply(plan, locked)
                     counts = self._write(plan, locked, (), {})
             except EffectFailed as failed:
-                if not _passing(failed.cause):
+                conflicts += 1
+                if not _passing(failed.cause) or conflicts > CONFLICTS:
                     self._failed_in_waiting(failed.item, failed.cause)
+                    conflicts = 0
                 continue
             except _Refused as refused:
-                raise refused.reason from refused
+                effects = plan.effects()
+                if not effects:
+                    raise refused.reason from refused
+                limit = len(effects) // 2
+                if not limit:
+                    self._failed_in_waiting(effects[0], refused.reason)
+                    limit = 1
+                continue
             self.observed.count(counts)
             self._tell(plan)
             return True
@@ -320,6 +333,8 @@ class Processor:
         """
         item = arrival.item
         assert item is not None
+        drains = True
+        backoff = Backoff(0.005, 0.5)
         for _ in range(CONFLICTS):
             try:
                 with self._connection.transaction():
@@ -332,13 +347,19 @@ class Processor:
                         [item],
                         {key: entry.fingerprint for key, entry in entries.items()} if fresh else {},
                         locked,
-                        self._waiting(locked),
+                        self._waiting(locked, [item]) if drains else _NOTHING,
                     )
-                    self._apply(plan, locked)
-                    counts = self._write(plan, locked, (), {}, known=item)
+                    try:
+                        self._apply(plan, locked)
+                        counts = self._write(plan, locked, (), {}, known=item)
+                    except _Refused as refused:
+                        refused.waited = _waited(plan)
+                        raise
                     (_, outcome, cause) = next(step for step in plan.steps if step.item is item)
-                    if outcome not in FAILED_FOR_GOOD:
-                        resolved(outcome)
+                    if outcome in FAILED_FOR_GOOD:
+                        # It stays as it was: a key that it has not claimed before must not be claimed now.
+                        raise psycopg.Rollback
+                    resolved(outcome)
             except (SequenceAppeared, LedgerRotated, OutsideWindow):
                 self._window = None
                 continue
@@ -348,11 +369,22 @@ class Processor:
                     self._failed_in_waiting(failed.item, failed.cause)
                     continue
                 if _passing(failed.cause):
+                    time.sleep(backoff.next())
                     continue
-                refused = isinstance(failed.cause, Rejected)
-                return Outcome.REJECTED if refused else Outcome.DEAD_LETTERED, reason(failed.cause)
+                by_handler = isinstance(failed.cause, Rejected)
+                return Outcome.REJECTED if by_handler else Outcome.DEAD_LETTERED, reason(failed.cause)
             except _Refused as refused:
+                if refused.waited:
+                    drains = False
+                    continue
                 return Outcome.DEAD_LETTERED, reason(refused.reason)
+            except psycopg.errors.LockNotAvailable:
+                break
+            except psycopg.OperationalError as error:
+                if lost(error) or not _passing(error):
+                    raise
+                time.sleep(backoff.next())
+                continue
             self.observed.count(counts)
             self._tell(plan)
             return outcome, cause
@@ -367,7 +399,9 @@ class Processor:
         )
         return item
 
-    def _transact(self, part: Sequence[Arrival], troubled: Mapping[bytes, Trouble]) -> Plan:
+    def _transact(
+        self, part: Sequence[Arrival], troubled: Mapping[bytes, Trouble], *, drains: bool = True
+    ) -> Plan:
         items: list[Item] = []
         broken: list[Arrival] = []
         for arrival in part:
@@ -391,15 +425,19 @@ class Processor:
             sequences = {item.sequence for item in items if item.sequence is not None}
             locked = inbox.lock(sequences) if sequences else {}
             entries = self._claim(items) if items else {}
-            waiting = self._waiting(locked)
+            waiting = self._waiting(locked, items) if drains else _NOTHING
             plan = self._planner.plan(
                 items,
                 {key: entry.fingerprint for key, entry in entries.items()},
                 locked,
                 waiting,
             )
-            self._apply(plan, locked)
-            counts = self._write(plan, locked, broken, troubled)
+            try:
+                self._apply(plan, locked)
+                counts = self._write(plan, locked, broken, troubled)
+            except _Refused as refused:
+                refused.waited = _waited(plan)
+                raise
         if self._table is not None:
             self._keep_rows()
         self.observed.count(counts)
@@ -426,6 +464,7 @@ class Processor:
             if ceiling is not None and aged is not None and aged >= ceiling:
                 ceiling = self._ceiling_for(item, aged)
                 if item.ruled is not None and aged >= ceiling:
+                    item.unclaimed = True
                     continue
             if item.key not in keys:
                 keys[item.key] = item.fingerprint
@@ -467,8 +506,17 @@ class Processor:
                 item.ruled = (Outcome.REJECTED, cause)
         return ceiling
 
-    def _waiting(self, locked: Mapping[str, Standing]) -> Mapping[str, list[Item]]:
+    def _waiting(self, locked: Mapping[str, Standing], items: Sequence[Item]) -> Mapping[str, list[Item]]:
         sequences = [sequence for sequence, found in locked.items() if found.parked]
+        if sequences and self.consumer.rule.ordering == "delta":
+            # Only the next one can be what others wait for.
+            following = {
+                item.sequence
+                for item in items
+                if item.sequence is not None
+                and item.version == locked.get(item.sequence, Standing()).version + 1
+            }
+            sequences = [sequence for sequence in sequences if sequence in following]
         if not sequences:
             return _NOTHING
         waiting: dict[str, list[Item]] = {}
@@ -521,7 +569,8 @@ class Processor:
             if lost(error) and self._connection.broken:
                 raise
             raise EffectFailed(item, error) from error
-        except (Exception, SystemExit) as error:
+        # Also of what an async function has cancelled itself: nobody else cancels it.
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
             raise EffectFailed(item, error) from error
         finally:
             tx.end()
@@ -637,6 +686,15 @@ class Processor:
             raise _Refused(error) from error
         return counts
 
+    def _refused(self, part: Sequence[Arrival], refused: _Refused, todo: deque[Arrival], sink: Sink) -> int:
+        """Find out whose fault it is that the batch was refused; return how many are to be tried together next."""
+        item = part[0].item
+        if len(part) > 1 or refused.waited:
+            return max(1, len(part) // 2)
+        if item is None:
+            raise refused.reason from refused
+        return self._failed(part, EffectFailed(item, refused.reason), todo, sink)
+
     def _failed(self, part: Sequence[Arrival], failed: EffectFailed, todo: deque[Arrival], sink: Sink) -> int:
         """Deal with a message whose effect failed; return how many are to be tried together next."""
         item, cause = failed.item, failed.cause
@@ -715,7 +773,7 @@ def letter(step: Step) -> DeadLetter:
         cause,
         arrival.delivery,
         arrival.identity,
-        item.key,
+        None if item.unclaimed else item.key,
         item.fingerprint,
         arrival.key_text,
         item.message.id,
@@ -752,6 +810,10 @@ def _parked_values(step: Step) -> tuple[Any, ...]:
         step.cause,
         item.arrival.delivery,
     )
+
+
+def _waited(plan: Plan) -> bool:
+    return any(step.item.parked is not None for step in plan.steps)
 
 
 def _passing(error: BaseException) -> bool:

@@ -11,7 +11,7 @@ import psycopg
 from ...domain.errors import OnefoldError
 from ...projections.consumer import Consumer
 from ..connection import connected
-from ..postgres.inbox import Inbox, register
+from ..postgres.inbox import ConsumerChanged, Inbox, register
 from ..postgres.log import EventLog
 from ..postgres.maintenance import maintain
 from ..postgres.pool import Pool, configure, open_pool
@@ -72,9 +72,10 @@ class Session:
                 )
             self.number = register(self.connection, consumer)
             if consumer.fold is not None:
-                prepare_table(self.connection, consumer)
+                prepare_table(self.connection, consumer, self.number)
             maintain(self.connection)
             self.worker = draw_number(self.connection)
+            self.database = identity(self.connection)
             # What dead workers had in hand is counted before anything of it is tried again.
             reap(self.connection)
             self._pool: Pool | None = None
@@ -116,6 +117,13 @@ class Session:
         self._stack.close()
 
 
+def identity(connection: psycopg.Connection[Any]) -> str:
+    """Return what tells this database from every other, and from what it was before a failover or a restore."""
+    row = connection.execute(statement("database_identity")).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
 def draw_number(connection: psycopg.Connection[Any]) -> int:
     """Return a number that no other living worker has; the session holds its lock."""
     for _ in range(100):
@@ -131,12 +139,33 @@ def reap(connection: psycopg.Connection[Any]) -> int:
     return connection.execute(statement("inbox_reap")).rowcount
 
 
-def prepare_table(connection: psycopg.Connection[Any], consumer: Consumer) -> None:
-    """Make the table that a consumer folds into, if it is not there."""
+def prepare_table(connection: psycopg.Connection[Any], consumer: Consumer, number: int) -> None:
+    """Make the table that a consumer folds into, if it has folded nothing yet.
+
+    Raises `ConsumerChanged` when the table is gone, or is another's.
+    """
     assert consumer.fold is not None
+    name = consumer.fold.name
     table = Table(consumer.fold)
     with connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (consumer.fold.name,))
-        found = connection.execute("SELECT to_regclass(%s)", (table.name.as_string(connection),)).fetchone()
-        if found is None or found[0] is None:
-            table.create(connection)
+        connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (name,))
+        row = connection.execute(
+            statement("inbox_table"),
+            {"table": table.name.as_string(connection), "projection": name, "consumer": number},
+        ).fetchone()
+        assert row is not None
+        is_there, has_begun, other = row
+        if other is not None:
+            raise ConsumerChanged(
+                f"consumer {consumer.name} folds into table read.{name}, which {other} writes: each would overwrite "
+                "what the other has written; give the projection of one of them another name"
+            )
+        if is_there:
+            return
+        if has_begun:
+            raise ConsumerChanged(
+                f"consumer {consumer.name}: expected table read.{name}, which it has folded messages into, found "
+                "none: they are not in the log and cannot be folded again; restore the table, or give consumer and "
+                "projection other names, and consume anew from the broker"
+            )
+        table.create(connection)

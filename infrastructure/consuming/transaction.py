@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg.sql import Composable
 
 from ...domain.aggregate import Aggregate
 from ...domain.errors import OnefoldError
@@ -22,7 +24,12 @@ A = TypeVar("A", bound=Aggregate)
 Repositories = Callable[[type[Any]], Repository[Any]]
 
 _ENDS = re.compile(
-    r"(?:\s|;|--[^\n]*\n|/\*.*?\*/)*(?:commit|end|abort|prepare\s+transaction|rollback(?!\s+(?:\w+\s+)?to\b))\b",
+    r"(?:^|;)\s*(?:commit|end|abort|prepare\s+transaction|rollback(?!\s+(?:\w+\s+)?to\b))\b", re.IGNORECASE
+)
+_WORD = re.compile(r"\b(?:commit|end|abort|prepare|rollback)\b", re.IGNORECASE)
+# Comments, and what a word may stand in that is no command.
+_QUOTED = re.compile(
+    r"--[^\n]*|/\*.*?\*/|\be'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|\"[^\"]*\"|\$(\w*)\$.*?\$\1\$",
     re.IGNORECASE | re.DOTALL,
 )
 
@@ -59,6 +66,8 @@ class Transaction:
         self._connection: psycopg.Connection[Any] | None = connection
         self._repositories = repositories
         self._consumer = consumer
+        # Held by each call, so that none of a thread that was left running begins in time and works too late.
+        self._calls = threading.RLock()
         self.message = message
 
     @property
@@ -73,15 +82,17 @@ class Transaction:
 
         Raises `TransactionNotYours` for one that would end the transaction.
         """
-        text = query.decode(errors="replace") if isinstance(query, bytes) else query
-        if isinstance(text, str) and (found := _ENDS.match(text)):
-            raise TransactionNotYours(" ".join(found.group().split()))
-        return self.connection.execute(query, parameters)
+        with self._calls:
+            connection = self.connection
+            if found := _end_in(query, connection):
+                raise TransactionNotYours(found)
+            return connection.execute(query, parameters)
 
     def get(self, aggregate_class: type[A], key: str) -> A:
         """Return the aggregate with this key, as this transaction sees it; raises `AggregateNotFound`."""
         repository: Repository[A] = self._repositories(aggregate_class)
-        return repository.get(key, connection=self.connection)
+        with self._calls:
+            return repository.get(key, connection=self.connection)
 
     def find(self, aggregate_class: type[A], key: str) -> A | None:
         """Return the aggregate with this key, None if its stream has no events."""
@@ -96,9 +107,10 @@ class Transaction:
         Someone else's append to the same stream in between (`VersionConflict`) runs the message again.
         """
         repository: Repository[Any] = self._repositories(type(aggregate))
-        return repository.save(
-            aggregate, metadata={**self._causes(), **(metadata or {})}, connection=self.connection
-        )
+        with self._calls:
+            return repository.save(
+                aggregate, metadata={**self._causes(), **(metadata or {})}, connection=self.connection
+            )
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -107,14 +119,31 @@ class Transaction:
             yield
 
     def end(self) -> None:
-        """Refuse further use."""
-        self._connection = None
+        """Refuse further use, once the call that is at work has ended."""
+        with self._calls:
+            self._connection = None
 
     def _causes(self) -> dict[str, Any]:
         message = self.message
         found = {"causation": message.id, "consumer": self._consumer, **trace_of(message)}
         correlation = message.extensions.get("correlationid")
         return found if correlation is None else {**found, "correlation": str(correlation)}
+
+
+def _end_in(query: Any, connection: psycopg.Connection[Any]) -> str:
+    """Return what would end a transaction in a query of one statement or several, empty if nothing would."""
+    if isinstance(query, Composable):
+        query = query.as_string(connection)
+    text = query.decode(errors="replace") if isinstance(query, bytes) else query
+    if not isinstance(text, str) or not _WORD.search(text):
+        return ""
+    found = _ENDS.search(_QUOTED.sub(_blank, text))
+    return "" if found is None else " ".join(found.group().lstrip(";").split())
+
+
+def _blank(match: re.Match[str]) -> str:
+    # What is quoted is something; a comment is nothing.
+    return " " if match.group().startswith(("--", "/*")) else "''"
 
 
 class AsyncTransaction:

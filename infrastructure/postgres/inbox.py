@@ -27,6 +27,9 @@ _tuple = tuple.__new__
 PARKED_AT_ONCE = 5_000
 """Parked messages that are looked at in one transaction."""
 
+PARKED_BYTES = 32 * 2**20
+"""Bytes of their bodies at most, of which the last one may go beyond."""
+
 
 class ConsumerChanged(OnefoldError):
     """A consumer is declared otherwise than its tables were made."""
@@ -137,6 +140,7 @@ class Inbox:
         self._worker = worker
         self._slot = worker % SLOTS
         self._lock = statement("inbox_lock")
+        self._lock_free = statement("inbox_lock_free")
         self._mark = statement("inbox_mark")
         self._write = statement("inbox_write")
         self._write_new = statement("inbox_write_new")
@@ -147,15 +151,24 @@ class Inbox:
         found = self.connection.execute(self._mark, values, prepare=True).fetchall()
         return {_bytes(key): Trouble(*rest) for key, *rest in found}
 
-    def lock(self, sequences: Collection[str]) -> dict[str, Standing]:
-        """Lock those of the sequences that are known, in their order, and return where they stand."""
+    def lock(self, sequences: Collection[str], *, wait: bool = True) -> dict[str, Standing]:
+        """Lock those of the sequences that are known, in their order, and return where they stand.
+
+        Without `wait` those are left out that another worker has locked.
+        """
         values = (self.number, PACK_TEXT(sorted(sequences)))
-        found = self.connection.execute(self._lock, values, prepare=True, binary=True).fetchall()
+        query = self._lock if wait else self._lock_free
+        found = self.connection.execute(query, values, prepare=True, binary=True).fetchall()
         return {row[0]: _tuple(Standing, row[1:]) for row in found}
 
     def parked(self, sequences: Iterable[str]) -> list[ParkedRow]:
-        """Return messages that wait in these sequences, in order; at most `PARKED_AT_ONCE`."""
-        values = (self.number, list(sequences), PARKED_AT_ONCE)
+        """Return messages that wait in these sequences, in order; at most `PARKED_AT_ONCE`, and few large ones."""
+        values = {
+            "consumer": self.number,
+            "sequences": list(sequences),
+            "limit": PARKED_AT_ONCE,
+            "bytes": PARKED_BYTES,
+        }
         return [
             parked_row(row) for row in self.connection.execute(statement("inbox_parked"), values).fetchall()
         ]

@@ -12,7 +12,9 @@ VALUES (
     %(identity)s
 )
 ON CONFLICT (consumer, identity) DO UPDATE
-SET outcome = excluded.outcome, cause = excluded.cause, attempts = excluded.attempts, dead_at = clock_timestamp(),
-    resolved_at = NULL, resolution = NULL, resolved_by = NULL
--- One that an operator had put back to wait, and that has failed again.
-WHERE d.resolution = 'parked'
+SET outcome = excluded.outcome, cause = excluded.cause, attempts = excluded.attempts, key = coalesce(excluded.key, d.key),
+    dead_at = clock_timestamp(), resolved_at = NULL, resolution = NULL, resolved_by = NULL
+-- One that an operator had put back to wait, and that has failed again; one that has claimed its key only now; and one
+-- that was dealt with, and comes again as a new message.
+WHERE d.resolution = 'parked' OR (d.key IS NULL AND excluded.key IS NOT NULL)
+    OR (d.resolved_at IS NOT NULL AND excluded.outcome IN ('rejected', 'dead_lettered'))

@@ -458,7 +458,11 @@ class KafkaSubscription:
         word = _word(partition)
         low, high = self._consumer.get_watermark_offsets(word, cached=True)
         if high < 0 or partition.paused:
-            asked: tuple[int, int] | None = self._consumer.get_watermark_offsets(word, 2.0, cached=False)
+            # The client's own types leave out what it returns when time is over.
+            asked = cast(
+                "tuple[int, int] | None",
+                self._consumer.get_watermark_offsets(word, 2.0, cached=False),
+            )
             if asked is None:
                 raise TimeoutError("no answer in 2 seconds")
             low, high = asked

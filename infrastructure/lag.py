@@ -56,13 +56,21 @@ def lag_messages(shares: Iterable[Share]) -> int | None:
 def lag_seconds(shares: Iterable[Share], now: datetime) -> float | None:
     """Return for how long the newest message that is done has been published, 0 while none is left to do.
 
-    None where nobody can say: there is something to do, and nothing with a time was done yet.
+    Of several queues, and of shares that are each worker's own, the one furthest behind counts: others that keep up
+    must not hide it. None where nobody can say: there is something to do, and nothing with a time was done yet.
     """
-    shares = list(shares)
-    if not any(share.in_flight or share.backlog for share in shares):
-        return 0.0 if shares else None
-    times = [share.newest for share in shares if share.newest is not None]
-    return max(0.0, (now - max(times)).total_seconds()) if times else None
+    queues: dict[str | int, list[Share]] = {}
+    for number, share in enumerate(shares):
+        queues.setdefault(number if _scheme(share.broker) in OWN else share.broker, []).append(share)
+    busy = [queue for queue in queues.values() if any(share.in_flight or share.backlog for share in queue)]
+    if not busy:
+        return 0.0 if queues else None
+    newest = [
+        max(times)
+        for queue in busy
+        if (times := [share.newest for share in queue if share.newest is not None])
+    ]
+    return max(0.0, (now - min(newest)).total_seconds()) if newest else None
 
 
 def _scheme(broker: str) -> str:

@@ -1,4 +1,4 @@
-"""Lag in messages and in seconds, from what the workers of a consumer say."""
+"""Lag in messages and in seconds, from what the workers of a consumer say (C83)."""
 
 from __future__ import annotations
 
@@ -43,13 +43,18 @@ def test_a_queue_that_all_workers_see_counts_once_and_shares_of_their_own_add_up
         ([], None),
         ([share("kafka://h/t", 0, 0, 60)], 0.0),
         ([share("kafka://h/t", 1, 0, 60)], 60.0),
-        ([share("kafka://h/t", 0, 1, 60), share("kafka://h/t", 0, 0, 20)], 20.0),
+        ([share("kafka://h/t", 0, 1, 60), share("kafka://h/t", 0, 0, 20)], 60.0),
+        ([share("kafka://h/t", 900, 0, 3600), share("kafka://h/t", 1, 0, 1)], 3600.0),
+        ([share("kafka://h/t", 0, 0, 3600), share("kafka://h/t", 1, 0, 1)], 1.0),
+        ([share("kafka://h/t", 1, 0), share("kafka://h/t", 1, 0, 5)], 5.0),
+        ([share("amqp://h/q", 0, 1, 60), share("amqp://h/q", 9, 1, 20)], 20.0),
+        ([share("amqp://h/q", 1, 1, 60), share("amqp://h/other", 9, 1, 20)], 60.0),
         ([share("kafka://h/t", 1, 0)], None),
         ([share("pubsub://p/s", None, 0, 60)], 0.0),
         ([share("kafka://h/t", 1, 0, -5)], 0.0),
     ],
 )
-def test_lag_in_seconds_is_that_of_the_newest_message_that_is_done(
+def test_lag_in_seconds_is_that_of_the_newest_message_done_of_whoever_is_furthest_behind(
     shares: list[Share], seconds: float | None
 ) -> None:
     assert lag_seconds(shares, NOW) == seconds

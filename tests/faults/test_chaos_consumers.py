@@ -191,9 +191,12 @@ def test_killed_consumers_end_where_one_that_never_failed_would(
         before = applied(url)
         process.kill()
         killed_at_work += 0 < before < total
+    printed = len(log.read_text())
     process = Consuming(url, broker, log)
     try:
         source.end()
+        # Before that it does not know how to stop.
+        until(lambda: "consuming deposits" in log.read_text()[printed:])
         settle(url, total, log)
         # One that reads a file ends with it.
         assert process.stop() == 0, log.read_text()[-3_000:]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any
+
+import psycopg
 
 from ...domain.errors import OnefoldError
 from ...domain.event import Event, placed
@@ -176,10 +179,24 @@ def time_of(aged: int | None) -> datetime | None:
     return None if aged is None else instant(aged)
 
 
+_VALUES = re.compile(r'".*"', re.DOTALL)
+
+
+def _primary(error: psycopg.Error) -> str:
+    text = error.diag.message_primary
+    if text is None:
+        return str(error)
+    # Of data exceptions what is quoted are data; elsewhere it is names.
+    return _VALUES.sub('"..."', text) if (error.sqlstate or "").startswith("22") else text
+
+
 def reason(error: BaseException) -> str:
-    """Return what an exception says, in one line that any database can keep."""
+    """Return what an exception says, in one line that any database can keep.
+
+    Of what the database says it is what has failed, and not the values that it has failed with.
+    """
     try:
-        text = str(error)
+        text = _primary(error) if isinstance(error, psycopg.Error) else str(error)
     except Exception:  # noqa: BLE001 - the exception is the user's, and so is what it says of itself
         text = "(it cannot be shown)"
     if not isinstance(error, OnefoldError):

@@ -94,7 +94,8 @@ class DeadLetter:
 def register(connection: psycopg.Connection[Any], consumer: Consumer) -> int:
     """Enter the consumer, or what has changed in its declaration, and return its number.
 
-    Raises `ConsumerChanged` when its keys are kept in the other ledger.
+    Raises `ConsumerChanged` when its keys are kept in the other ledger, when messages were decided by another ordering,
+    or when it has folded into another read model.
     """
     model = None if consumer.fold is None else f"{consumer.fold.name} {consumer.fold.fingerprint()}"
     values = {
@@ -109,11 +110,17 @@ def register(connection: psycopg.Connection[Any], consumer: Consumer) -> int:
     connection.execute(statement("inbox_register"), values)
     row = connection.execute(statement("inbox_registered"), (consumer.name,)).fetchone()
     assert row is not None
-    number, ledger, built = row
+    number, ledger, ordering, built = row
     if ledger != consumer.ledger:
         raise ConsumerChanged(
             f'consumer {consumer.name} is declared with ledger="{consumer.ledger}", its keys are in the ledger '
             f'"{ledger}", and would be forgotten; declare ledger="{ledger}", or give the consumer another name'
+        )
+    if ordering != consumer.rule.ordering:
+        raise ConsumerChanged(
+            f'consumer {consumer.name} is declared with ordering="{consumer.rule.ordering}", and has decided messages '
+            f'with ordering="{ordering}": where its sequences stand would mean something else; declare '
+            f'ordering="{ordering}", or give the consumer another name, and consume anew from the broker'
         )
     if built != model:
         raise ConsumerChanged(

@@ -1,1 +1,1 @@
-SELECT id, ledger, read_model FROM onefold.consumers WHERE consumer = %s
+SELECT id, ledger, ordering, read_model FROM onefold.consumers WHERE consumer = %s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -354,3 +355,41 @@ def test_what_one_database_has_done_is_no_hint_for_another(
             consumer = deposits(name="hinted_in_two")
             Consumption(url, consumer, f"memory://{broker.name}", once=True, idle=0.2, hint=redis_url).run()
         assert balances(connection) == balances(other) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "INSERT INTO secrets VALUES ('4711', 1), ('4711', 2)",
+        "INSERT INTO secrets VALUES ('4711', -1)",
+        "SELECT 'x4711'::int",
+        "SELECT '4711-02-30 x'::date",
+    ],
+)
+def test_what_the_database_refuses_is_told_without_the_values(
+    open_desk: Open, connection: Connection, caplog: pytest.LogCaptureFixture, query: str
+) -> None:
+    """C84"""
+    connection.execute("CREATE TABLE secrets (a text PRIMARY KEY, b int CHECK (b > 0))")
+
+    def effect(message: Message, tx: Transaction) -> None:
+        tx.execute(query.encode())
+
+    with caplog.at_level(logging.INFO, "onefold"):
+        assert open_desk(deposits(effect)).process(envelope()) == ["dead_lettered"]
+    ((_, _, _, cause),) = dead_letters(connection)
+    assert cause
+    assert "4711" not in cause + caplog.text
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("unordered", "delta"), ("snapshot", "delta"), ("delta", "unordered")]
+)
+def test_an_ordering_stays_once_messages_were_decided_by_it(open_desk: Open, before: str, after: str) -> None:
+    """C23"""
+    open_desk(deposits(ordering=after))
+    desk = open_desk(deposits(ordering=before))
+    assert desk.process(envelope()) == ["applied"]
+    with pytest.raises(ConsumerChanged, match=f'ordering="{after}"'):
+        open_desk(deposits(ordering=after))
+    assert open_desk(deposits(ordering=before)).process(envelope()) == ["duplicate"]

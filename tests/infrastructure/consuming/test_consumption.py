@@ -326,17 +326,18 @@ def test_what_was_given_back_at_the_end_of_a_source_is_taken_again(
         with closing(publisher(url)) as out:
             out.publish([first, other])
     rival = Session(bank, (consumer := deposits()), Reader(consumer))
+    consumption, running = Consumption(bank, consumer, url, once=True, idle=0.2), list[Running]()
     with suppress(psycopg.Error), rival.connection.transaction():
         found = window(rival.connection, "any")
         item = rival.processor.reader.arrival(Delivery(first.body, first.headers, "rival")).item
         assert item is not None
         claim(rival.connection, "any", rival.number, [item.key], [item.fingerprint], within=found)
-        running = Running(Consumption(bank, consumer, url, once=True, idle=0.2))
+        running.append(Running(consumption))
         until(lambda: outcomes(connection).get("in_progress", 0) > 0)
         time.sleep(0.5)
         connection.execute("SELECT pg_terminate_backend(%s)", (rival.connection.info.backend_pid,))
     rival.close()
-    running.wait()
+    running[0].wait()
     assert balances(connection) == {"a": 1, "b": 1}
 
 

@@ -1,4 +1,4 @@
-"""Kafka: offsets follow what is done, members come and go, and nobody skips what failed."""
+"""Kafka (C60): offsets follow what is done, members come and go, and nobody skips what failed."""
 
 from __future__ import annotations
 

@@ -406,6 +406,7 @@ def test_the_status_tells_of_consumers(onefold: Onefold, paying: Path, connectio
 def test_the_status_tells_of_workers_that_are_alive(
     start: Commands, onefold: Onefold, paying: Path, connection: Connection
 ) -> None:
+    """C83: lag in messages and in seconds, from what the workers have done and what the broker says."""
     worker = start("consume", "-", "--consumer", "payments", cwd=paying)
     assert worker.process.stdin is not None
     worker.process.stdin.write(payment(1) + payment(2, sleep=3))

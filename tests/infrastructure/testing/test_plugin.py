@@ -97,6 +97,7 @@ def run(folder: Path, *arguments: str, server: str | None = None) -> tuple[int, 
 
 
 def test_one_line_makes_the_tests_of_a_consumer(tmp_path: Path, server_url: str) -> None:
+    """C86"""
     (tmp_path / "test_bank.py").write_text(BANK)
     code, told = run(tmp_path, server=server_url)
     assert code == 1, told

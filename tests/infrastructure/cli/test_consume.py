@@ -232,6 +232,7 @@ def test_duplicates_are_told_when_they_are_asked_for(onefold: Onefold, paying: P
 def test_every_duplicate_is_a_line_and_no_payload_is_in_the_log(
     onefold: Onefold, paying: Path, connection: Connection
 ) -> None:
+    """C84"""
     secret = "SECRET-4711"
     lines = [
         payment(1, note=secret),

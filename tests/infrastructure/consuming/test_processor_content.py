@@ -10,7 +10,7 @@ import pytest
 
 from onefold import Consumer, Event, Message, Projection, Registry, Row, Transaction
 
-from .desk import Desk, dead_letters, envelope, outcomes
+from .desk import Desk, balances, dead_letters, deposits, envelope, outcomes
 
 Open = Callable[[Consumer], Desk]
 Connection = psycopg.Connection[Any]
@@ -135,3 +135,15 @@ def test_a_row_that_a_fold_deleted_does_not_come_back(
     assert connection.execute("SELECT item FROM read.items").fetchall() == []
     assert desk.process(labelled(4, "green"), limit=limit) == ["applied"]
     assert connection.execute("SELECT item, label FROM read.items").fetchall() == [("i", "green")]
+
+
+@pytest.mark.parametrize("limit", [1, 100])
+def test_two_equal_debits_are_two(open_desk: Open, connection: Connection, limit: int) -> None:
+    """C10: without a declared key it is source and id, never the content."""
+    desk = open_desk(deposits(ordering="unordered"))
+    debits = [envelope(amount=-10, id=name, idempotencykey=None) for name in ("d1", "d2")]
+    assert desk.process(*debits, *debits, limit=limit) == ["applied", "applied", "duplicate", "duplicate"]
+    assert balances(connection) == {"a": -20}
+    elsewhere = envelope(amount=-10, id="d1", idempotencykey=None, source="/other")
+    assert desk.process(elsewhere) == ["applied"]
+    assert balances(connection) == {"a": -30}

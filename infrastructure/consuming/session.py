@@ -64,6 +64,11 @@ class Session:
                 ("default_transaction_isolation", "read committed"),
             ):
                 self.connection.execute("SELECT set_config(%s, %s, false)", (name, value))
+            # What is acknowledged must not be lost with the server; with other values it is not.
+            self.connection.execute(
+                "SELECT set_config('synchronous_commit', 'local', false) "
+                "WHERE current_setting('synchronous_commit') = 'off'"
+            )
             # Some systems have no means to watch a connection.
             with contextlib.suppress(psycopg.DataError):
                 self.connection.execute(

@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from onefold import App, Consumer, Event, Message, Projection, Registry, Rejected, Row, Transaction
 from onefold.infrastructure.brokers.memory import MemoryBroker
@@ -33,6 +34,7 @@ from .desk import (
     dead_letters,
     deposit,
     deposits,
+    desk,
     envelope,
     outcomes,
     parked,
@@ -393,3 +395,14 @@ def test_an_ordering_stays_once_messages_were_decided_by_it(open_desk: Open, bef
     with pytest.raises(ConsumerChanged, match=f'ordering="{after}"'):
         open_desk(deposits(ordering=after))
     assert open_desk(deposits(ordering=before)).process(envelope()) == ["duplicate"]
+
+
+@pytest.mark.parametrize(("given", "found"), [("off", "local"), ("local", "local"), ("on", "on")])
+def test_what_is_acknowledged_outlives_a_crash_of_the_server_whatever_the_default(
+    bank: str, given: str, found: str
+) -> None:
+    """C01"""
+    url = make_conninfo(bank, options=f"-c synchronous_commit={given}")
+    with desk(url, deposits()) as made:
+        row = made.connection.execute("SHOW synchronous_commit").fetchone()
+    assert row == (found,)

@@ -233,13 +233,7 @@ class Processor:
                 drains = len(part) > 1 or not refused.waited
                 size = self._refused(part, refused, todo, sink)
             except psycopg.errors.LockNotAvailable:
-                if len(part) > 1:
-                    size = len(part) // 2
-                    continue
-                self._count({Outcome.IN_PROGRESS: 1})
-                self.inbox.unmark()
-                sink.back(todo.popleft())
-                size = limit
+                size = self._locked(part, todo, sink) or limit
             except psycopg.OperationalError as error:
                 if lost(error) or not _passing(error):
                     raise
@@ -685,6 +679,26 @@ class Processor:
         except (psycopg.DataError, psycopg.IntegrityError) as error:
             raise _Refused(error) from error
         return counts
+
+    def _locked(self, part: Sequence[Arrival], todo: deque[Arrival], sink: Sink) -> int:
+        """Give back what another worker has in hand; return how many are to be tried together next, 0 for as many."""
+        away = set(part)
+        if len(part) > 1:
+            # Each try waits for the lock anew, so those that have none to wait for go on at once.
+            items = [arrival.item for arrival in part if arrival.item is not None]
+            busy = self.inbox.busy({item.sequence for item in items if item.sequence is not None})
+            away = {item.arrival for item in items if item.sequence in busy}
+        if not away:
+            return len(part) // 2
+        self._count({Outcome.IN_PROGRESS: len(away)})
+        self.inbox.unmark()
+        for _ in part:
+            todo.popleft()
+        todo.extendleft(arrival for arrival in reversed(part) if arrival not in away)
+        for arrival in part:
+            if arrival in away:
+                sink.back(arrival)
+        return 0
 
     def _refused(self, part: Sequence[Arrival], refused: _Refused, todo: deque[Arrival], sink: Sink) -> int:
         """Find out whose fault it is that the batch was refused; return how many are to be tried together next."""

@@ -168,6 +168,11 @@ class Inbox:
         found = self.connection.execute(query, values, prepare=True, binary=True).fetchall()
         return {row[0]: _tuple(Standing, row[1:]) for row in found}
 
+    def busy(self, sequences: Collection[str]) -> set[str]:
+        """Return those of the sequences that another worker has locked."""
+        values = {"consumer": self.number, "sequences": list(sequences)}
+        return {name for (name,) in self.connection.execute(statement("inbox_busy"), values).fetchall()}
+
     def parked(self, sequences: Iterable[str]) -> list[ParkedRow]:
         """Return messages that wait in these sequences, in order; at most `PARKED_AT_ONCE`, and few large ones."""
         values = {

@@ -19,6 +19,7 @@ from onefold import App, Consumer, Event, Message, Projection, Registry, Rejecte
 from onefold.infrastructure.brokers.memory import MemoryBroker
 from onefold.infrastructure.consuming.consumption import Consumption
 from onefold.infrastructure.consuming.dead_letters import discard, list_dead_letters, retry
+from onefold.infrastructure.consuming.session import LOCK_TIMEOUT
 from onefold.infrastructure.consuming.transaction import AsyncTransaction, TransactionEnded
 from onefold.infrastructure.consuming.waiting import Waiting
 from onefold.infrastructure.postgres import migrate
@@ -406,3 +407,20 @@ def test_what_is_acknowledged_outlives_a_crash_of_the_server_whatever_the_defaul
     with desk(url, deposits()) as made:
         row = made.connection.execute("SHOW synchronous_commit").fetchone()
     assert row == (found,)
+
+
+def test_a_sequence_that_another_worker_holds_does_not_keep_the_others_waiting(
+    open_desk: Open, bank: str, connection: Connection
+) -> None:
+    """C02"""
+    desk = open_desk(deposits())
+    assert desk.process(envelope("held")) == ["applied"]
+    batch = [envelope("a"), envelope("held", 2), *(envelope(f"b{number}") for number in range(60))]
+    with psycopg.connect(bank) as other:
+        other.execute("SELECT FROM onefold.sequences FOR UPDATE")
+        started = time.monotonic()
+        found = desk.process(*batch, envelope("held", 3))
+        assert time.monotonic() - started < 2 * LOCK_TIMEOUT
+    assert found == ["applied", "", *["applied"] * 60, ""]
+    assert len(desk.returned) == outcomes(connection)["in_progress"] == 2
+    assert desk.process(*batch) == ["duplicate", "applied", *["duplicate"] * 60]

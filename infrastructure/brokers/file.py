@@ -35,6 +35,7 @@ class FileSubscription:
     """
 
     lease: float | None = None
+    joined = True
 
     def __init__(self, path: str) -> None:
         self._name = "standard input" if path == "-" else Path(path).name

@@ -69,6 +69,7 @@ class KafkaSubscription:
 
     lease: float | None = None
     ended = False
+    joined = False
 
     def __init__(self, servers: str, topics: Sequence[str], group: str, settings: dict[str, str]) -> None:
         self._servers = servers
@@ -375,6 +376,7 @@ class KafkaSubscription:
     # -- being a member
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self.joined = True
         self._rebalanced_by = -math.inf
         for one in partitions:
             self._partitions[one.topic, one.partition] = Partition(one.topic, one.partition)
@@ -389,6 +391,7 @@ class KafkaSubscription:
                 self._unsent(offsets, error)
 
     def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self.joined = False
         gone = self._forget(partitions)
         unfinished = sum(partition.unfinished for partition in gone)
         _log.warning(

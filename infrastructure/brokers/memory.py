@@ -199,6 +199,8 @@ class MemoryBroker:
 class MemorySubscription:
     """A subscription to a `MemoryBroker`."""
 
+    joined = True
+
     def __init__(self, broker: MemoryBroker, consumer: str) -> None:
         self.lease: float | None = broker.lease
         self._broker = broker

@@ -61,6 +61,11 @@ class Subscription(Protocol):
         """Whether nothing will ever come again but what the caller holds, as at the end of a file; else False."""
         ...
 
+    @property
+    def joined(self) -> bool:
+        """Whether the broker has said what is this member's; until then, that nothing comes says nothing."""
+        ...
+
     def receive(self, limit: int, timeout: float) -> Sequence[Delivery]:
         """Return up to `limit` deliveries, waiting up to `timeout` seconds for the first.
 

@@ -89,6 +89,8 @@ class PubsubSubscription:
     the subscription has a dead-letter topic. Attributes are headers.
     """
 
+    joined = True
+
     # A pull that is cut short by the client may lose what the server was just handing out, until the lease of that
     # ends. So one pull stays under way from one `receive` to the next.
 

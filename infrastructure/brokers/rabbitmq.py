@@ -37,6 +37,7 @@ class RabbitSubscription:
     """
 
     lease: float | None = None
+    joined = True
 
     def __init__(self, server: RabbitServer, queue: str, *, prefetch: int, checks: QueueChecks) -> None:
         self._queue = queue

@@ -63,6 +63,8 @@ class RedisSubscription:
     again and read from its beginning, with a warning: repeats are harmless to a consumer, losses are not.
     """
 
+    joined = True
+
     def __init__(
         self, server: RedisServer, streams: Sequence[str], group: str, start: str, lease: float
     ) -> None:

@@ -59,6 +59,8 @@ class SqsSubscription:
     Message attributes are headers.
     """
 
+    joined = True
+
     def __init__(self, queue: Queue, *, visibility: int | None, wait: int) -> None:
         self._queue = queue
         self._client = queue.client

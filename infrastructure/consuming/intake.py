@@ -203,6 +203,8 @@ class Intake:
                 continue
             # Asked anew each time: what is in hand at the end of a source may be given back, and comes again.
             ending = subscription.ended
+            if not subscription.joined:
+                heard = time.monotonic()
             idle = self._idle_end is not None and time.monotonic() - heard > self._idle_end
             if not self._held and (ending or idle):
                 self.ended = True

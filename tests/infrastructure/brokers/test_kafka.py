@@ -116,6 +116,31 @@ def committed(servers: str, topic: str, group: str = "", partitions: int = 1) ->
         asker.close()
 
 
+# -- joining
+
+
+def test_it_has_joined_when_the_group_has_let_it_in(kafka_servers: str, topic: str, member: Make) -> None:
+    subscription = member(at(kafka_servers, topic))
+    assert not subscription.joined
+
+    def has_joined() -> bool:
+        subscription.receive(1, 0.1)
+        return subscription.joined
+
+    assert until(has_joined)
+
+
+def test_a_member_without_a_partition_has_joined_too(mock_kafka: str, mock_topic: str, member: Make) -> None:
+    members = [member(mocked(mock_kafka, mock_topic)) for _ in range(5)]
+
+    def all_joined() -> bool:
+        for one in members:
+            one.receive(1, 0.1)
+        return all(one.joined for one in members)
+
+    assert until(all_joined)
+
+
 # -- offsets
 
 

@@ -32,6 +32,7 @@ class Journal:
     """A subscription to messages in a file, one a line. What was acknowledged is written beside it, and durable."""
 
     lease: float | None = None
+    joined = True
 
     def __init__(self, path: Path) -> None:
         self._acknowledged = path.with_suffix(".acknowledged")

@@ -17,7 +17,7 @@ import pytest
 
 from onefold import Consumer, Message, OnefoldError, Projection, Retention, Retry, Row, Transaction
 from onefold.infrastructure.brokers import BrokerMisconfigured, Delivery, Outgoing, Subscription, publisher
-from onefold.infrastructure.brokers.memory import MemoryBroker
+from onefold.infrastructure.brokers.memory import MemoryBroker, MemorySubscription
 from onefold.infrastructure.consuming.arrivals import Reader
 from onefold.infrastructure.consuming.consumption import Consumption
 from onefold.infrastructure.consuming.session import Session
@@ -107,6 +107,19 @@ def test_once_ends_when_a_broker_is_quiet(start: Start, broker: MemoryBroker, co
     assert start(deposits(), once=True, idle=0.5).wait() - started < 5
     assert sum(balances(connection).values()) == 10
     assert broker.unacknowledged("deposits") == 0
+
+
+def test_once_does_not_end_before_the_broker_has_let_it_in(
+    start: Start, broker: MemoryBroker, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemorySubscription, "joined", False)
+    running = start(deposits(), once=True, idle=0.2)
+    time.sleep(0.8)
+    assert running.result is None
+    publish(broker, *lines(5, 2))
+    until(lambda: sum(balances(connection).values()) == 10)
+    monkeypatch.setattr(MemorySubscription, "joined", True)
+    running.wait(10)
 
 
 def test_once_waits_for_tries_that_are_due_later(

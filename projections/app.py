@@ -55,7 +55,12 @@ class App:
         for consumer in self.consumers:
             if consumer is which or consumer.name == which:
                 return consumer
-        known = ", ".join(consumer.name for consumer in self.consumers) or "none"
+        if not self.consumers:
+            raise UnknownConsumer(
+                f"expected consumer {which!r}, found an application without consumers; "
+                "name the one that declares it, as with --app"
+            )
+        known = ", ".join(consumer.name for consumer in self.consumers)
         raise UnknownConsumer(f"expected one of the consumers {known}, found {which!r}")
 
     def projection(self, which: str | AnyProjection) -> AnyProjection:
@@ -66,5 +71,10 @@ class App:
         for projection in self.projections:
             if projection is which or projection.name == which:
                 return projection
-        known = ", ".join(projection.name for projection in self.projections) or "none"
+        if not self.projections:
+            raise UnknownProjection(
+                f"expected projection {which!r}, found an application without projections; "
+                "name the one that declares it, as with --app"
+            )
+        known = ", ".join(projection.name for projection in self.projections)
         raise UnknownProjection(f"expected one of the projections {known}, found {which!r}")

@@ -34,20 +34,21 @@ __all__ = [
 
 class _Kind(NamedTuple):
     module: str
-    client: str | None
-    extra: str | None
+    client: str | None = None
+    package: str | None = None
+    extra: str | None = None
 
 
 _KINDS = {
-    "kafka": _Kind("kafka", "confluent_kafka", "kafka"),
-    "amqp": _Kind("rabbitmq", "pika", "rabbitmq"),
-    "amqps": _Kind("rabbitmq", "pika", "rabbitmq"),
-    "sqs": _Kind("sqs", "boto3", "sqs"),
-    "pubsub": _Kind("pubsub", "google.cloud.pubsub_v1", "pubsub"),
-    "redis": _Kind("redis_streams", "redis", "redis"),
-    "rediss": _Kind("redis_streams", "redis", "redis"),
-    "file": _Kind("file", None, None),
-    "memory": _Kind("memory", None, None),
+    "kafka": _Kind("kafka", "confluent_kafka", "confluent-kafka", "kafka"),
+    "amqp": _Kind("rabbitmq", "pika", "pika", "rabbitmq"),
+    "amqps": _Kind("rabbitmq", "pika", "pika", "rabbitmq"),
+    "sqs": _Kind("sqs", "boto3", "boto3", "sqs"),
+    "pubsub": _Kind("pubsub", "google.cloud.pubsub_v1", "google-cloud-pubsub", "pubsub"),
+    "redis": _Kind("redis_streams", "redis", "redis", "redis"),
+    "rediss": _Kind("redis_streams", "redis", "redis", "redis"),
+    "file": _Kind("file"),
+    "memory": _Kind("memory"),
 }
 
 
@@ -78,15 +79,14 @@ def _found(url: str) -> tuple[SplitResult, Any]:
     kind = _KINDS.get(parts.scheme)
     if kind is None:
         schemes = ", ".join(f"{scheme}:" for scheme in _KINDS)
-        raise BadBrokerURL(
-            f"expected the URL of a broker ({schemes} or - for standard input), found scheme {parts.scheme!r}"
-        )
+        found = f"scheme {parts.scheme!r}" if parts.scheme else "no scheme; a file is named as file:PATH"
+        raise BadBrokerURL(f"expected the URL of a broker ({schemes} or - for standard input), found {found}")
     if kind.client is not None:
         try:
             import_module(kind.client)
         except ImportError as error:
             raise MissingExtra(
-                f"{parts.scheme}: needs the package {kind.client.partition('.')[0]}, which is not installed; "
+                f"{parts.scheme}: needs the package {kind.package}, which is not installed; "
                 f"install it with: pip install 'onefold[{kind.extra}]'"
             ) from error
     return parts, import_module(f".{kind.module}", __name__)

@@ -240,5 +240,5 @@ def _show(console: Console, team: Workers) -> None:
         )
     if team.outcomes[Outcome.PARKED]:
         console.print(
-            f"some messages came before their turn; `onefold parked list --consumer {name}` shows who waits"
+            f"some messages came before their turn; `onefold parked list --consumer {name}` shows who still waits"
         )

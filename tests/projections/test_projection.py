@@ -292,7 +292,7 @@ def test_an_application_finds_its_projections_by_name() -> None:
     assert app.projection("stock") is made
     with pytest.raises(UnknownProjection, match="expected one of the projections stock, mail, found 'sums'"):
         app.projection("sums")
-    with pytest.raises(UnknownProjection, match="expected one of the projections none, found 'sums'"):
+    with pytest.raises(UnknownProjection, match="expected projection 'sums', found an application without"):
         App().projection("sums")
 
 

@@ -22,6 +22,11 @@ def test_a_scheme_that_nobody_knows_is_refused_with_those_that_are_known(url: st
             use()
 
 
+def test_a_path_without_a_scheme_is_told_how_a_file_is_named() -> None:
+    with pytest.raises(BadBrokerURL, match="found no scheme; a file is named as file:PATH"):
+        subscribe("payments.jsonl", "c")
+
+
 @pytest.mark.parametrize("url", ["kafka://[::1/topic", "amqp://[half"])
 def test_an_url_that_cannot_be_read_is_refused(url: str) -> None:
     with pytest.raises(BadBrokerURL, match="cannot be read"):
@@ -43,7 +48,7 @@ def test_a_client_that_is_not_installed_is_named_with_what_installs_it(
 
     monkeypatch.setattr(brokers, "import_module", absent)
     assert kind.client is not None
-    with pytest.raises(MissingExtra, match=rf"{kind.client.partition('.')[0]}.* 'onefold\[{kind.extra}\]'"):
+    with pytest.raises(MissingExtra, match=rf"the package {kind.package}, .* 'onefold\[{kind.extra}\]'"):
         subscribe(f"{scheme}://host/x", "c")
 
 

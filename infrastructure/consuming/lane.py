@@ -18,7 +18,7 @@ from ...projections.guards import Outcome
 from ..backoff import Backoff
 from ..connection import one_line
 from ..hint import RedisHint
-from ..throughput import throughput
+from ..throughput import seldom_collecting
 from .arrivals import Arrival
 from .intake import Intake
 from .processor import Interrupted, LedgerBehind
@@ -76,6 +76,8 @@ class Lane:
         self._session: Session | None = None
         self._waiting: Waiting | None = None
         self._backoff = Backoff(0.05, 5.0)
+        self._busy = False
+        self._backlog = contextlib.ExitStack()
 
     def run(self) -> None:
         """Process; never raises, `failure` says why it ended if it did so before its time."""
@@ -95,6 +97,7 @@ class Lane:
             self._intake.stop()
             self._stopping.set()
         finally:
+            self._backlog.close()
             self._disconnect()
 
     def open(self) -> None:
@@ -151,9 +154,14 @@ class Lane:
             self._take(session)
         if todo:
             started, number = time.monotonic(), len(todo)
-            with throughput() if number >= FIRST else contextlib.nullcontext():
-                session.processor.process(todo, self, limit=self._limit)
+            if number >= FIRST and not self._busy:
+                self._busy = True
+                self._backlog.enter_context(seldom_collecting())
+            session.processor.process(todo, self, limit=self._limit)
             self._adapt(number, time.monotonic() - started)
+        elif self._busy:
+            self._busy = False
+            self._backlog.close()
         if self._number == 0:
             waiting.look()
 

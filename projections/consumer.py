@@ -58,8 +58,8 @@ class ConsumerOptions(TypedDict, total=False):
     "reject" it ("park"). `lifecycle` guards typed events by the state of their sequence.
 
     `ledger` is the kind of keys: "any", or "time" for UUIDv7 ("any"). `retention` says how long keys are remembered,
-    and against what (`Retention()`). `age` finds how old a message is: "time" by the CloudEvents attribute, or the
-    broker's clock where it has none; "published" by the broker's clock; "received" promises that the broker never
+    and against what (`Retention()`). `age` finds how old a message is: "time" by the CloudEvents attribute or the
+    broker's clock, whichever is earlier; "published" by the broker's clock; "received" promises that the broker never
     delivers what is older than the ledger ("time").
 
     `retry` is for handlers that fail (`Retry()`). A parked message is reported after `gap_report` seconds (60), and

@@ -156,7 +156,9 @@ class Reader:
         kind = self._consumer.age
         if kind == "received":
             return None
-        at = (message.time if kind == "time" else None) or found.delivery.published_at
+        told, published = (message.time if kind == "time" else None), found.delivery.published_at
+        # The earlier of the two: a producer's clock that is ahead must not make a message younger than it is.
+        at = min(told, published) if told and published else told or published
         if at is None:
             raise MessageRefused(
                 "expected a time, by which its age is known: the ledger forgets keys, and an old message must not be "

@@ -59,10 +59,11 @@ WINDOW = 60.0
 """Seconds after which the ledger is asked again what it remembers."""
 
 FUTURE = 86_400
-"""Seconds that a time-ordered key may be ahead of this clock."""
+"""Seconds that the time of a message, or of a time-ordered key, may be ahead of this clock."""
 
 _FIRST = microseconds(datetime.min.replace(tzinfo=UTC))
 _LAST = microseconds(datetime.max.replace(tzinfo=UTC))
+_NEVER = 2**63
 
 CACHED_ROWS = 100_000
 """Rows that a fold keeps in memory at most."""
@@ -447,10 +448,20 @@ class Processor:
             # The time of a message is its producer's, that of the floor the database's.
             floor += int(self.consumer.retention.clock_skew * 1_000_000) if found.floor is not None else 0
         ceiling = None if found.ceiling is None else microseconds(found.ceiling)
+        # Of time-ordered keys the ceiling tells.
+        latest = _NEVER if mode == "time" else microseconds(datetime.now(UTC)) + FUTURE * 1_000_000
         keys: dict[bytes, bytes] = {}
         old: set[bytes] = set()
+        early: list[Item] = []
         for item in items:
             aged = item.arrival.aged
+            if aged is not None and (aged > latest or item.unclaimed):
+                if item.ruled is None:
+                    item.ruled = (Outcome.REJECTED, self._why_early(aged))
+                # It would be forgotten while it is still too young to expire, and be applied again.
+                early.append(item)
+                old.add(item.key)
+                continue
             item.forgotten = aged is not None and aged <= floor and (aged < floor or mode == "any")
             if item.forgotten:
                 old.add(item.key)
@@ -462,6 +473,8 @@ class Processor:
                     continue
             if item.key not in keys:
                 keys[item.key] = item.fingerprint
+        for item in early:
+            item.unclaimed = item.key not in keys
         started = time.monotonic()
         entries: dict[bytes, Entry] = {}
         if keys:
@@ -475,7 +488,7 @@ class Processor:
                 within=self._window if mode == "time" and self._window is not None else found,
             )
             self.observed.claimed(len(keys), time.monotonic() - started)
-        if old:
+        if old := old.difference(keys):
             entries |= claimed(self._connection, mode, self.inbox.number, list(old))
         return entries
 
@@ -486,6 +499,14 @@ class Processor:
             self._window = window(self._connection, self.consumer.ledger)
             self._window_at = now
         return self._window
+
+    def _why_early(self, aged: int) -> str:
+        at = instant(min(aged, _LAST)).isoformat()
+        ahead = f"is {at}, more than {duration(FUTURE)} in the future, and it would be too young to expire"
+        if self.consumer.age == "time":
+            clocks = 'the clock of its producer, or declare age="published" or age="received"'
+            return f"its time {ahead}; mend {clocks}"
+        return f"the broker's time of it {ahead}; mend the broker's clock, or declare age=\"received\""
 
     def _ceiling_for(self, item: Item, aged: int) -> int:
         """Return the ledger's present ceiling; rule a key out that is of the future, as its clock must be wrong."""

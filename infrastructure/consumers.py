@@ -103,6 +103,19 @@ def consumers_status(
     return tuple(_consumer(each, outcomes, workers, row[0]) for each in found)
 
 
+def open_dead_letters(
+    connection: psycopg.Connection[Any],
+    consumers: Iterable[str] | None = None,
+    *,
+    sequence: str | None = None,
+) -> int:
+    """Return how many dead letters nobody has dealt with, of these consumers, of all without names."""
+    values = {"consumers": None if consumers is None else list(consumers), "sequence": sequence}
+    row = connection.execute(statement("dead_letters_count"), values).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
 def _consumer(
     row: Sequence[Any],
     outcomes: dict[int, dict[Outcome, int]],

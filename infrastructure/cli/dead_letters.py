@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..connection import connected
+from ..consumers import open_dead_letters
 from ..consuming import dead_letters
 from ..consuming.dead_letters import MANY, DeadLetter, DeadLetterError, Retried
 from .application import SHOP, load_app
@@ -165,18 +166,21 @@ def retry(
         with connected(url) as connection:
             letters = _chosen(connection, ids, consumer, sequence, everything)
         done = dead_letters.retry(url, application, letters, by=_who(by), even_expired=even_expired)
+        with connected(url) as connection:
+            names = sorted({each.consumer for each in letters}) if ids else [consumer] if consumer else None
+            left = open_dead_letters(connection, names, sequence=sequence)
     if json:
         write_json(
             {
                 "retried": [
-                    {"id": each.id, "became": each.became, "resolved": each.resolved, "why": each.why}
+                    {"id": each.id, "became": each.became, "resolved": _settled(each), "why": each.why}
                     for each in done
                 ]
             }
         )
     else:
-        _tell(report(), done)
-    if not all(each.resolved for each in done):
+        _tell(report(), done, left)
+    if not all(_settled(each) for each in done):
         raise typer.Exit(PROBLEMS)
 
 
@@ -258,19 +262,18 @@ def _who(by: str | None) -> str:
         raise WrongUse("this system has no name for its user; say who decides with --by") from error
 
 
-def _tell(console: Console, done: Sequence[Retried]) -> None:
+def _tell(console: Console, done: Sequence[Retried], left: int) -> None:
     for each in done:
         why = f": {plain(each.why)}" if each.why else ""
-        console.print(sign(console, each.resolved), f"{each.id} {each.became.replace('_', ' ')}{why}")
-    left = sum(not each.resolved for each in done)
-    console.print(
-        Text(
-            f"{counted(len(done) - left, 'dead letter')} resolved, {left:,} left"
-            if done
-            else "there are none",
-            "dim",
-        )
-    )
+        console.print(sign(console, _settled(each)), f"{each.id} {each.became.replace('_', ' ')}{why}")
+    resolved = sum(each.resolved for each in done)
+    words = f"{counted(resolved, 'dead letter')} resolved, {left:,} left" if done else "there are none"
+    console.print(Text(words, "dim"))
+
+
+def _settled(each: Retried) -> bool:
+    """Tell whether it is no dead letter any more, whoever has dealt with it."""
+    return each.resolved or each.became == "gone"
 
 
 def _facts(found: DeadLetter) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -25,17 +26,25 @@ from rich.text import Text
 
 from .document import instant, rendered
 
-WIDE = 1000
+WIDE = 10_000
+"""Columns of what nobody looks at in a terminal: there nothing has to be broken off."""
 
 
 def report() -> Console:
     """Return the console for what a command has to say."""
-    return Console(highlight=False, emoji=False, markup=False)
+    return _console(stderr=False)
 
 
 def aside() -> Console:
     """Return the console for progress, hints and errors."""
-    return Console(stderr=True, highlight=False, emoji=False, markup=False)
+    return _console(stderr=True)
+
+
+def _console(*, stderr: bool) -> Console:
+    made = Console(stderr=stderr, highlight=False, emoji=False, markup=False)
+    if not made.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
+        made.width = WIDE
+    return made
 
 
 def write_json(document: Any) -> None:

@@ -149,7 +149,7 @@ def retry(
 
     One that fails again stays, with its new cause, and those of its sequence that follow are left alone: a later call
     goes on from there. A `key_conflict` cannot be retried, an `expired` one only with `even_expired`, as it may have
-    been applied before it was forgotten. Raises `UnknownConsumer`.
+    been applied before it was forgotten; these are passed over. Raises `UnknownConsumer`.
     """
     sessions: dict[str, Session] = {}
     stopped: set[tuple[str, str]] = set()
@@ -167,12 +167,21 @@ def retry(
                 continue
             result = _retried(sessions[letter.consumer], letter, by, even_expired)
             results.append(result)
-            if place is not None and not result.resolved:
+            if place is not None and _holds(result):
                 stopped.add(place)
     finally:
         for session in sessions.values():
             session.close()
     return results
+
+
+def _holds(result: Retried) -> bool:
+    """Tell whether those behind it in its sequence are left alone: it may be applied yet, and before them."""
+    return not result.resolved and result.became not in (
+        Outcome.KEY_CONFLICT.value,
+        Outcome.EXPIRED.value,
+        "gone",
+    )
 
 
 def _retried(session: Session, letter: DeadLetter, by: str, even_expired: bool) -> Retried:

@@ -125,6 +125,40 @@ def test_each_is_told_what_became_of_it(onefold: Onefold, failed: Path, connecti
     assert (again.code, again.out.strip()) == (0, "there are none")
 
 
+def test_a_key_conflict_holds_nobody_up(onefold: Onefold, failed: Path, connection: Connection) -> None:
+    other = json.dumps({**json.loads(payment(1, amount=500)), "id": "m1-again"}) + "\n"
+    onefold("consume", written(failed, other), "--consumer", "payments")
+    conflict, late = letters(onefold, "--sequence", "a")
+    assert (conflict["outcome"], conflict["version"], conflict["behind"]) == ("key_conflict", 1, 0)
+    assert (late["version"], late["behind"]) == (2, 2)
+    connection.execute("INSERT INTO switch DEFAULT VALUES")
+    said = onefold("dead-letters", "retry", "--all", "--json")
+    assert said.code == 1
+    became = {each["id"]: each["became"] for each in said.document["retried"]}
+    assert (became[conflict["id"]], became[late["id"]]) == ("key_conflict", "applied")
+    assert balances(connection) == {"a": 10}
+
+
+def test_what_is_left_is_all_that_is_open_of_those_consumers(
+    onefold: Onefold, failed: Path, connection: Connection
+) -> None:
+    connection.execute("INSERT INTO switch DEFAULT VALUES")
+    onefold("consume", written(failed, payment(30, refuse=True)), "--consumer", "typed")
+    assert len(letters(onefold)) == 4
+    late = letters(onefold, "--sequence", "a")[0]["id"]
+    said = onefold("dead-letters", "retry", str(late))
+    assert said.code == 0
+    assert said.out.splitlines()[-1] == "1 dead letter resolved, 2 left"
+    again = onefold("dead-letters", "retry", str(late))
+    assert again.code == 0
+    assert "gone: somebody else has dealt with it" in again.out
+    assert again.out.splitlines()[-1] == "0 dead letters resolved, 2 left"
+    assert (
+        onefold("dead-letters", "retry", "--sequence", "b").out.splitlines()[-1].endswith("resolved, 1 left")
+    )
+    assert onefold("dead-letters", "retry", "--all").out.splitlines()[-1].endswith("resolved, 3 left")
+
+
 def test_what_is_given_up_lets_those_behind_it_go_on(
     onefold: Onefold, failed: Path, connection: Connection
 ) -> None:
@@ -160,6 +194,31 @@ def test_retrying_needs_the_application_that_has_the_consumer(onefold: Onefold, 
     assert "expected consumer 'payments', found an application without consumers" in said.err
 
 
+def test_a_parked_message_says_what_it_waits_for_now(
+    onefold: Onefold, failed: Path, connection: Connection
+) -> None:
+    def reasons() -> list[str]:
+        found = onefold("parked", "list", "--json", "--sequence", "a").document["parked"]
+        return [each["reason"] for each in found]
+
+    onefold("consume", written(failed, payment(7)), "--consumer", "payments")
+    assert reasons() == ["waits for version 2"] * 3
+    connection.execute("INSERT INTO switch DEFAULT VALUES")
+    assert onefold("dead-letters", "retry", "--sequence", "a").code == 0
+    assert reasons() == ["waits for version 5"]
+    connection.execute("UPDATE onefold.sequences SET version = 6 WHERE sequence = 'a'")
+    assert reasons() == ["its turn has come"]
+
+
+def test_what_is_piped_is_not_wrapped(onefold: Onefold, failed: Path) -> None:
+    """Who reads it by a program, or with `less -S`, gets a line a thing."""
+    said = onefold("dead-letters", "list", COLUMNS="")
+    assert len(said.out.splitlines()) == 2 + 3 + 1
+    assert "LookupError: the switch is off" in said.out
+    said = onefold("status", COLUMNS="")
+    assert "payments has 3 dead letters; see `onefold dead-letters list --consumer payments`" in said.out
+
+
 def test_parked_messages_are_listed_in_order(onefold: Onefold, failed: Path) -> None:
     said = onefold("parked", "list", "--json")
     assert said.code == 0
@@ -168,6 +227,7 @@ def test_parked_messages_are_listed_in_order(onefold: Onefold, failed: Path) -> 
         ("a", 3, "m3"),
         ("a", 4, "m4"),
     ]
+    assert [each["reason"] for each in found] == ["waits for version 2", "waits for version 2"]
     shown = onefold("parked", "list", "--consumer", "payments", "--sequence", "a")
     assert "2 messages parked" in shown.out
     assert SECRET not in said.out + shown.out

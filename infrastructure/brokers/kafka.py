@@ -34,6 +34,8 @@ REBALANCE_SECONDS: Final = 5.0
 """How long no offsets are committed after a commit failed, unless partitions are assigned before."""
 FULL_SECONDS: Final = 1.0
 """How long the caller's buffer may be full before fetching stops, which throws away what was fetched ahead."""
+JOIN_SECONDS: Final = 3.0
+"""How long the group may take to let this member in before a line says so."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _OURS: Final = {
     "bootstrap.servers": "the place of hosts",
@@ -74,6 +76,7 @@ class KafkaSubscription:
     def __init__(self, servers: str, topics: Sequence[str], group: str, settings: dict[str, str]) -> None:
         self._servers = servers
         self._topics = tuple(topics)
+        self._group = group
         self._settings = settings
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._ahead: deque[Message] = deque()
@@ -81,6 +84,8 @@ class KafkaSubscription:
         self._down = False
         self._failure: OnefoldError | None = None
         self._full_since: float | None = None
+        self._outside_since = time.monotonic()
+        self._outside_told = False
         self._committed_at = -math.inf
         self._commits = 0
         self._rebalanced_by = -math.inf
@@ -130,6 +135,7 @@ class KafkaSubscription:
         self._require_open()
         self._probe()
         self._commit()
+        self._tell_of_waiting()
         if not limit:
             self._idle(timeout)
             return []
@@ -375,8 +381,22 @@ class KafkaSubscription:
 
     # -- being a member
 
+    def _tell_of_waiting(self) -> None:
+        waited = time.monotonic() - self._outside_since
+        if not (self.joined or self._outside_told) and waited >= JOIN_SECONDS:
+            self._outside_told = True
+            _log.info(
+                "waiting for the group %s to let this member in; a member that was killed holds it up until its "
+                "session ends",
+                self._group,
+            )
+
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.joined = True
+        if self._outside_told:
+            self._outside_told = False
+            waited = time.monotonic() - self._outside_since
+            _log.info("joined the group %s after %.0f s", self._group, waited)
         self._rebalanced_by = -math.inf
         for one in partitions:
             self._partitions[one.topic, one.partition] = Partition(one.topic, one.partition)
@@ -392,6 +412,7 @@ class KafkaSubscription:
 
     def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.joined = False
+        self._outside_since = time.monotonic()
         gone = self._forget(partitions)
         unfinished = sum(partition.unfinished for partition in gone)
         _log.warning(
@@ -482,9 +503,15 @@ class KafkaSubscription:
                 [ConfigResource("topic", topic) for topic in self._topics], request_timeout=5
             )
             return max(_retention(future.result(10)) for future in asked.values())
-        except (KafkaException, LookupError, ValueError, TimeoutError, RuntimeError) as error:
+        except LookupError as error:
+            _log.info(
+                "the retention of %s is not known: the broker did not list the setting %s",
+                self._place,
+                error.args[0],
+            )
+        except (KafkaException, ValueError, TimeoutError, RuntimeError) as error:
             _log.info("the retention of %s cannot be asked: %s", self._place, error)
-            return None
+        return None
 
 
 def subscribe(parts: SplitResult, consumer: str) -> KafkaSubscription:

@@ -82,7 +82,7 @@ def made(kind: type[Any], settings: dict[str, Any]) -> Any:
         return kind(settings, logger=CLIENT_LOG)
     except (KafkaException, ValueError, TypeError) as error:
         raise BadBrokerURL(
-            f"expected options that are settings of librdkafka, found: {text_of(error)}; correct the URL"
+            f"expected option group, and settings of librdkafka, found: {text_of(error)}; correct the URL"
         ) from error
 
 

@@ -18,6 +18,7 @@ class Options:
         self._parts = parts
         self._form = form
         self._left: dict[str, str] = {}
+        self._known: set[str] = set()
         try:
             pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
         except ValueError as error:
@@ -29,6 +30,7 @@ class Options:
 
     def text(self, name: str, default: str) -> str:
         """Return an option, `default` when it is not there; raises `BadBrokerURL` when it is empty."""
+        self._known.add(name)
         value = self._left.pop(name, default)
         if not value and default:
             raise self.bad(f"a value for option {name}")
@@ -36,6 +38,7 @@ class Options:
 
     def number(self, name: str, default: float, *, least: float = 0.0) -> float:
         """Return an option that is a finite number of at least `least`; raises `BadBrokerURL` for others."""
+        self._known.add(name)
         text = self._left.pop(name, None)
         if text is None:
             return default
@@ -55,7 +58,8 @@ class Options:
     def finish(self) -> None:
         """Raise `BadBrokerURL` when an option is left that nobody took."""
         if self._left:
-            raise self.bad(f"no option {min(self._left)!r}")
+            known = f"known: {', '.join(sorted(self._known))}" if self._known else "none is known"
+            raise self.bad(f"no option {min(self._left)!r} ({known})")
 
     def bad(self, expected: str) -> BadBrokerURL:
         """Return an error that says what was expected, and shows the URL without its secrets."""

@@ -19,6 +19,7 @@ from onefold.infrastructure.brokers import (
     BrokerMisconfigured,
     Delivery,
     Outgoing,
+    kafka,
     publisher,
     subscribe,
 )
@@ -128,6 +129,27 @@ def test_it_has_joined_when_the_group_has_let_it_in(kafka_servers: str, topic: s
         return subscription.joined
 
     assert until(has_joined)
+
+
+def test_a_member_that_waits_for_its_group_says_so_once(
+    kafka_servers: str,
+    topic: str,
+    member: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(kafka, "JOIN_SECONDS", 0.1)
+    caplog.set_level(logging.INFO, "onefold")
+    subscription = member(at(kafka_servers, topic))
+
+    def has_joined() -> bool:
+        subscription.receive(1, 0.1)
+        return subscription.joined
+
+    assert until(has_joined)
+    waiting, joined = caplog.messages
+    assert waiting.startswith(f"waiting for the group {topic} to let this member in")
+    assert joined.startswith(f"joined the group {topic} after ")
 
 
 def test_a_member_without_a_partition_has_joined_too(mock_kafka: str, mock_topic: str, member: Make) -> None:
@@ -485,9 +507,12 @@ def test_retention_follows_the_settings_of_the_topic(settings: dict[str, str], s
 
 
 def test_retention_is_unknown_where_the_broker_does_not_say(
-    kafka_servers: str, topic: str, member: Make
+    kafka_servers: str, topic: str, member: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "onefold")
     assert member(at(kafka_servers, topic)).retention() is None
+    (line,) = caplog.messages
+    assert line.endswith("is not known: the broker did not list the setting retention.ms")
 
 
 def test_no_error_of_the_client_escapes(kafka_servers: str, topic: str, member: Make) -> None:

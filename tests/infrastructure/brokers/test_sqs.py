@@ -715,7 +715,10 @@ def test_a_missing_region_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ("sqs://q?region=r&wait=0.5", "from 0 to 20 for option wait"),
         ("sqs://q?region=r&visibility=0", "at least 1 for option visibility"),
         ("sqs://q?region=r&visibility=43201", "from 1 to 43200 for option visibility"),
-        ("sqs://q?region=r&delay=1", "no option 'delay'"),
+        (
+            "sqs://q?region=r&delay=1",
+            r"no option 'delay' \(known: account, endpoint, region, url, visibility, wait\)",
+        ),
         ("sqs://q?region=no%20region", "a region and an endpoint"),
         ("sqs://q?region=r&endpoint=nowhere", "a region and an endpoint"),
     ],

@@ -14,7 +14,7 @@ from typing import Final
 from urllib.parse import SplitResult, unquote
 
 from .options import Options
-from .port import BrokerLost, BrokerMisconfigured, Delivery, Outgoing
+from .port import BadBrokerURL, BrokerLost, BrokerMisconfigured, Delivery, Outgoing
 
 STRUCTURED: Final = "application/cloudevents+json"
 LINE: Final = 64 * 2**20
@@ -44,11 +44,13 @@ class FileSubscription:
             # A pipe is opened whether or not somebody writes to it yet.
             self._file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC) if self._owned else 0
             mode = os.fstat(self._file).st_mode
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise _missing(path, error.strerror or str(error)) from error
         except OSError as error:
             raise _unusable(path, "read", error.strerror or str(error)) from error
         if stat.S_ISDIR(mode):
             os.close(self._file)
-            raise _unusable(path, "read", "a folder")
+            raise _missing(path, "a folder")
         self._waits = not stat.S_ISREG(mode)
         self._lines = _Lines(path.endswith(".gz"))
         self._number = 0
@@ -310,6 +312,10 @@ def _sync_folder(path: str) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _missing(path: str, found: str) -> BadBrokerURL:
+    return BadBrokerURL(f"expected a file of messages at {path!r}, found: {found}; correct the path")
 
 
 def _unusable(path: str, verb: str, found: str) -> BrokerMisconfigured:

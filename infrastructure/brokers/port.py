@@ -23,7 +23,7 @@ class MissingExtra(OnefoldError, ImportError):
 
 
 class BadBrokerURL(OnefoldError, ValueError):
-    """The URL of a broker cannot be read."""
+    """The URL of a broker cannot be read, or names a file that is not there."""
 
 
 @dataclass(slots=True, eq=False)

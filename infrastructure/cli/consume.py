@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +17,7 @@ from rich.console import Console, RenderableType
 
 from ...projections.guards import FAILED_FOR_GOOD, Outcome
 from ...projections.retention import duration
+from ..brokers import Subscription, subscribe
 from ..brokers.options import shown
 from ..consumers import consumers_status
 from ..consuming.consumption import BATCH, GRACE, Consumption
@@ -130,6 +132,7 @@ def consume(
     console, debug = aside(), bool(context.obj)
     quiet = None if verbose else "onefold.consumer"
     with log_shown(console, debug=debug, quiet=quiet), writable() as database, stopping() as request:
+        begun = _Beginning(chosen.name, url, workers)
         team = Workers(
             [
                 Consumption(
@@ -145,6 +148,7 @@ def consume(
                     grace=grace,
                     hint=hint,
                     span=span,
+                    subscription=begun.subscribe,
                 )
                 for _ in range(workers)
             ]
@@ -153,7 +157,6 @@ def consume(
         with _metrics(metrics_host, metrics_port, database, team):
             # What is loaded by now stays: the collector need not look at it again.
             gc.freeze()
-            log.info("consuming %s by %s from %s", chosen.name, counted(workers, "worker"), shown(url))
             team.start()
             attend(lambda: team.going, request, console, board)
             if request.made:
@@ -179,6 +182,29 @@ def consume(
         os._exit(PROBLEMS)
     if late or ((once or at_end) and any(team.outcomes[outcome] for outcome in FAILED_FOR_GOOD)):
         raise typer.Exit(PROBLEMS)
+
+
+class _Beginning:
+    """Subscribes for each worker, and says so when the first has got through: URL and extra are right by then."""
+
+    def __init__(self, consumer: str, url: str, workers: int) -> None:
+        self._consumer = consumer
+        self._url = url
+        self._workers = workers
+        self._said = threading.Event()
+
+    def subscribe(self) -> Subscription:
+        """Return a new subscription; raises as `brokers.subscribe` does."""
+        made = subscribe(self._url, self._consumer)
+        if not self._said.is_set():
+            self._said.set()
+            log.info(
+                "consuming %s by %s from %s",
+                self._consumer,
+                counted(self._workers, "worker"),
+                shown(self._url),
+            )
+        return made
 
 
 def _span(consumer: str, url: str) -> Span:

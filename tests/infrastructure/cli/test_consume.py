@@ -171,7 +171,7 @@ def test_a_second_signal_ends_it_at_once(start: Commands, paying: Path, connecti
         (("mqtt://h/t", "--consumer", "payments"), 2, "found scheme 'mqtt'"),
         (("kafka://", "--consumer", "payments"), 2, "kafka://"),
         (("-", "--consumer", "payments", "--workers", "2"), 2, "expected one worker on a file, found 2"),
-        (("file:/nowhere", "--consumer", "payments"), 1, "expected a file that can be read at '/nowhere'"),
+        (("file:/nowhere", "--consumer", "payments"), 2, "expected a file of messages at '/nowhere'"),
         (("memory://m", "--consumer", "payments", "--trace"), 2, "expected a provider of OpenTelemetry"),
         (("memory://m", "--consumer", "payments", "--hint", "http://h"), 2, "redis:"),
         (("memory://m", "--consumer", "payments", "--metrics-port", "70000"), 2, "65535"),

@@ -33,10 +33,11 @@ class Waiting:
         connection, number = self._inbox.connection, (self._inbox.number,)
         for sequence, count, version, since, reason in connection.execute(statement("inbox_report"), number):
             log.warning(
-                "consumer %s: %d messages of %s wait since %s, from version %s on: %s",
+                "consumer %s: %s of %s %s since %s, from version %s on: %s",
                 self._name,
-                count,
+                "1 message" if count == 1 else f"{count} messages",
                 sequence,
+                "waits" if count == 1 else "wait",
                 since.isoformat(),
                 version,
                 reason,

@@ -359,7 +359,8 @@ def test_a_gap_is_reported_and_then_a_dead_letter(
 ) -> None:
     publish(broker, envelope("a", 1), envelope("a", 3), envelope("b", 2), envelope("a", 4))
     running = start(deposits(gap_report=0.1, gap_deadline=3.0))
-    until(lambda: "messages of a wait since" in caplog.text)
+    until(lambda: "2 messages of a wait since" in caplog.text)
+    until(lambda: "1 message of b waits since" in caplog.text)
     assert parked(connection) == [("a", 3), ("a", 4), ("b", 2)]
     publish(broker, envelope("b", 1))
     until(lambda: balances(connection).get("b") == 2)

@@ -28,7 +28,7 @@ class DeadLetterError(OnefoldError):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A dead letter without what is in it; `behind` is how many messages wait in its sequence."""
+    """A dead letter without what is in it; `behind` is how many messages are parked because of it."""
 
     id: int
     consumer: str

@@ -12,8 +12,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
@@ -33,13 +33,21 @@ from ...projections.retention import duration
 from ...projections.row import Row
 from ..backoff import Backoff
 from ..postgres.errors import BrokenTransaction, VersionConflict
-from ..postgres.inbox import PARKED_AT_ONCE, DeadLetter, Inbox, ParkedRow, SequenceAppeared, Trouble
+from ..postgres.inbox import (
+    COMMITTED_EARLY,
+    PARKED_AT_ONCE,
+    DeadLetter,
+    Inbox,
+    ParkedRow,
+    SequenceAppeared,
+    Trouble,
+)
 from ..postgres.ledger import Entry, LedgerRotated, OutsideWindow, Window, claim, claimed, window
 from ..postgres.log import lost
 from ..postgres.table import Table
 from .arrivals import Arrival, Reader, reason
 from .notices import Notices
-from .transaction import AsyncTransaction, Repositories, Transaction
+from .transaction import AsyncTransaction, Repositories, Transaction, TransactionNotYours
 
 log = logging.getLogger("onefold.consumer")
 
@@ -194,6 +202,7 @@ class Processor:
         self._notices = notices or Notices(consumer.name)
         self._span = span
         self._stopping = stopping
+        self._opened = False
         self._loop: asyncio.Runner | None = asyncio.Runner() if consumer.is_async else None
 
     def close(self) -> None:
@@ -279,7 +288,7 @@ class Processor:
         plan = Plan()
         while True:
             try:
-                with self._connection.transaction():
+                with self._transaction():
                     locked = self.inbox.lock([sequence], wait=False)
                     if sequence not in locked or not locked[sequence].parked:
                         return False
@@ -331,8 +340,9 @@ class Processor:
         drains = True
         backoff = Backoff(0.005, 0.5)
         for _ in range(CONFLICTS):
+            plan = Plan()
             try:
-                with self._connection.transaction():
+                with self._transaction():
                     if not taken():
                         return Outcome.DUPLICATE, "somebody else has dealt with it"
                     locked = self.inbox.lock([] if item.sequence is None else [item.sequence])
@@ -344,12 +354,8 @@ class Processor:
                         locked,
                         self._waiting(locked, [item]) if drains else _NOTHING,
                     )
-                    try:
-                        self._apply(plan, locked)
-                        counts = self._write(plan, locked, (), {}, known=item)
-                    except _Refused as refused:
-                        refused.waited = _waited(plan)
-                        raise
+                    self._apply(plan, locked)
+                    counts = self._write(plan, locked, (), {}, known=item)
                     (_, outcome, cause) = next(step for step in plan.steps if step.item is item)
                     if outcome in FAILED_FOR_GOOD:
                         # It stays as it was: a key that it has not claimed before must not be claimed now.
@@ -369,7 +375,7 @@ class Processor:
                 by_handler = isinstance(failed.cause, Rejected)
                 return Outcome.REJECTED if by_handler else Outcome.DEAD_LETTERED, reason(failed.cause)
             except _Refused as refused:
-                if refused.waited:
+                if _waited(plan):
                     drains = False
                     continue
                 return Outcome.DEAD_LETTERED, reason(refused.reason)
@@ -416,29 +422,39 @@ class Processor:
                     item.ruled = (Outcome.DEAD_LETTERED, trouble.error)
         started = time.monotonic()
         inbox = self.inbox
-        with self._connection.transaction():
-            sequences = {item.sequence for item in items if item.sequence is not None}
-            locked = inbox.lock(sequences) if sequences else {}
-            entries = self._claim(items) if items else {}
-            waiting = self._waiting(locked, items) if drains else _NOTHING
-            plan = self._planner.plan(
-                items,
-                {key: entry.fingerprint for key, entry in entries.items()},
-                locked,
-                waiting,
-            )
-            try:
+        plan = Plan()
+        try:
+            with self._transaction():
+                sequences = {item.sequence for item in items if item.sequence is not None}
+                locked = inbox.lock(sequences) if sequences else {}
+                entries = self._claim(items) if items else {}
+                waiting = self._waiting(locked, items) if drains else _NOTHING
+                plan = self._planner.plan(
+                    items,
+                    {key: entry.fingerprint for key, entry in entries.items()},
+                    locked,
+                    waiting,
+                )
                 self._apply(plan, locked)
                 counts = self._write(plan, locked, broken, troubled)
-            except _Refused as refused:
-                refused.waited = _waited(plan)
-                raise
+        except _Refused as refused:
+            refused.waited = _waited(plan)
+            raise
         if self._table is not None:
             self._keep_rows()
         self.observed.count(counts)
         self.observed.batched(time.monotonic() - started)
         self._notices.first_seen(entries)
         return plan
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Run the body in a transaction; what its commit refuses, as by a deferred constraint, is `_Refused`."""
+        try:
+            with self._connection.transaction():
+                yield
+        except (psycopg.DataError, psycopg.IntegrityError) as error:
+            raise _Refused(error) from error
 
     def _claim(self, items: Sequence[Item]) -> Mapping[bytes, Entry]:
         mode = self.consumer.ledger
@@ -561,8 +577,12 @@ class Processor:
         if self._table is not None:
             self._fold(plan, self._table, locked)
             return
+        self._opened = False
         for item, outcome, _ in plan.steps:
             if outcome is APPLIED and item.event is not None:
+                if not self._opened:
+                    self.inbox.open()
+                    self._opened = True
                 self._handle(item)
 
     def _handle(self, item: Item) -> None:
@@ -584,6 +604,9 @@ class Processor:
             if lost(error) and self._connection.broken:
                 raise
             raise EffectFailed(item, error) from error
+        except psycopg.DatabaseError as error:
+            cause = TransactionNotYours() if error.sqlstate == COMMITTED_EARLY else error
+            raise EffectFailed(item, cause) from error
         # Also of what an async function has cancelled itself: nobody else cancels it.
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             raise EffectFailed(item, error) from error
@@ -696,9 +719,12 @@ class Processor:
                 self.inbox.unpark(gone)
             if troubled:
                 self.inbox.forget_attempts(troubled)
-            self.inbox.write(counts, plan.standings, parked, locked)
+            is_open = self.inbox.write(counts, plan.standings, parked, locked)
         except (psycopg.DataError, psycopg.IntegrityError) as error:
             raise _Refused(error) from error
+        if self._opened and not is_open:
+            # This is another transaction than that of the keys: a function has rolled back, and begun anew.
+            raise _Refused(TransactionNotYours())
         return counts
 
     def _locked(self, part: Sequence[Arrival], todo: deque[Arrival], sink: Sink) -> int:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from psycopg.sql import Composable
 
 from ...domain.aggregate import Aggregate
@@ -47,9 +48,12 @@ class TransactionEnded(OnefoldError):
 class TransactionNotYours(OnefoldError):
     """A function tried to commit or roll back the transaction of its message, which ends with the whole batch."""
 
-    def __init__(self, statement: str) -> None:
+    def __init__(self, statement: str = "") -> None:
+        found = (
+            repr(statement) if statement else "a commit, a rollback, or SET CONSTRAINTS ALL, by the function"
+        )
         super().__init__(
-            f"expected a statement that leaves the transaction open, found {statement!r}: the keys of other messages "
+            f"expected a statement that leaves the transaction open, found {found}: the keys of other messages "
             "are in it; raise an error to have it rolled back, or use tx.savepoint() for a part"
         )
 
@@ -75,6 +79,9 @@ class Transaction:
         """The connection, for what the methods do not offer; never commit or roll back on it."""
         if self._connection is None:
             raise TransactionEnded
+        # What came now would be committed by itself.
+        if self._connection.pgconn.transaction_status == TransactionStatus.IDLE:
+            raise TransactionNotYours
         return self._connection
 
     def execute(self, query: Any, parameters: Any = None) -> psycopg.Cursor[Any]:

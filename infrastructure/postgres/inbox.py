@@ -19,6 +19,9 @@ from ..brokers.port import Delivery
 from .columns import PACK_POSITION, PACK_TEXT, pack_integers, pack_uuids
 from .sql import statement
 
+COMMITTED_EARLY = "OF004"
+"""SQLSTATE of a commit by somebody else than the consumer."""
+
 SLOTS = 16
 """Rows that the counts of one outcome are spread over."""
 
@@ -149,6 +152,7 @@ class Inbox:
         self._lock = statement("inbox_lock")
         self._lock_free = statement("inbox_lock_free")
         self._mark = statement("inbox_mark")
+        self._open = statement("inbox_open")
         self._write = statement("inbox_write")
         self._write_new = statement("inbox_write_new")
 
@@ -157,6 +161,10 @@ class Inbox:
         values = {"worker": self._worker, "consumer": self.number, "keys": pack_uuids(keys)}
         found = self.connection.execute(self._mark, values, prepare=True).fetchall()
         return {_bytes(key): Trouble(*rest) for key, *rest in found}
+
+    def open(self) -> None:
+        """Have every commit of this transaction refused until `write`, with SQLSTATE `OF004`."""
+        self.connection.execute(self._open, (self._worker, self.number), prepare=True)
 
     def lock(self, sequences: Collection[str], *, wait: bool = True) -> dict[str, Standing]:
         """Lock those of the sequences that are known, in their order, and return where they stand.
@@ -191,10 +199,11 @@ class Inbox:
         standings: Mapping[str, Standing],
         parked: Mapping[str, int],
         locked: Mapping[str, Standing],
-    ) -> None:
+    ) -> bool:
         """Write where sequences stand, how many wait in them (more or fewer by `parked`), and the counts of outcomes.
 
-        Raises `SequenceAppeared` when a sequence that was not there is now.
+        True if `open` was called in this transaction. Raises `SequenceAppeared` when a sequence that was not there is
+        now.
         """
         known: list[tuple[str, int, str | None, int]] = []
         fresh: list[tuple[str, int, str | None, int]] = []
@@ -209,8 +218,10 @@ class Inbox:
             if made != len(fresh):
                 raise SequenceAppeared
         number = self.number
-        values = (*_packed(known), number, self._slot, *_counts(counts), number, self._worker)
-        self.connection.execute(self._write, values, prepare=True)
+        worker = self._worker
+        values = (*_packed(known), number, self._slot, *_counts(counts), number, worker, worker)
+        row = self.connection.execute(self._write, values, prepare=True).fetchone()
+        return row is not None and row[0]
 
     def count(self, counts: Mapping[Outcome, int]) -> None:
         """Add to the counts of outcomes."""

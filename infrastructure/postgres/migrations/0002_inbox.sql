@@ -99,8 +99,23 @@ CREATE UNLOGGED TABLE onefold.in_hand (
     worker   integer PRIMARY KEY,
     consumer integer NOT NULL,
     keys     uuid[] NOT NULL,
-    since    timestamptz NOT NULL DEFAULT clock_timestamp()
+    since    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- True, inside of a transaction only, from before its first function until what was decided is written.
+    open     boolean NOT NULL DEFAULT false
 ) WITH (fillfactor = 30);
+
+-- A function that commits would commit the keys of other messages without their effects: its commit is refused.
+CREATE FUNCTION onefold.refuse_early_commit() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT FROM onefold.in_hand h WHERE h.worker = NEW.worker AND h.open) THEN
+        RAISE EXCEPTION 'commit by a function, before what was decided is written' USING ERRCODE = 'OF004';
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE CONSTRAINT TRIGGER refuse_early_commit AFTER INSERT OR UPDATE ON onefold.in_hand
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.open) EXECUTE FUNCTION onefold.refuse_early_commit();
 
 -- Exact counts of outcomes, in a few slots so that workers do not wait for each other.
 CREATE TABLE onefold.outcomes (

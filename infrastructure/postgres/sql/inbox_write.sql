@@ -9,6 +9,7 @@ WITH given AS (
     FROM given g WHERE s.consumer = %b AND s.sequence = g.sequence
     RETURNING s.sequence
 ), cleared AS (
-    UPDATE onefold.in_hand SET keys = ARRAY[]::uuid[] WHERE worker = %b
+    UPDATE onefold.in_hand SET keys = ARRAY[]::uuid[], open = false WHERE worker = %b
 )
-SELECT count(*) FROM changed
+-- As it was before this statement.
+SELECT h.open FROM onefold.in_hand h WHERE h.worker = %b

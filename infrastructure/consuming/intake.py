@@ -256,6 +256,9 @@ class Intake:
                 self._held_bytes -= len(arrival.delivery.body)
         if done:
             subscription.acknowledge([arrival.delivery for arrival in done])
+            for arrival in done:
+                # Arrival and item hold each other, and would wait for the garbage collector.
+                arrival.item = None
         delays: dict[float, list[Delivery]] = {}
         for arrival, delay in back:
             delays.setdefault(delay, []).append(arrival.delivery)

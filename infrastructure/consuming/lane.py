@@ -116,7 +116,6 @@ class Lane:
 
     def done(self, arrivals: Sequence[Arrival]) -> None:
         """Have decided arrivals acknowledged."""
-        self._intake.done(arrivals)
         times = [at for arrival in arrivals if (at := arrival.delivery.published_at) is not None]
         if times:
             newest = max(times)
@@ -130,6 +129,8 @@ class Lane:
                     if arrival.item is not None and arrival.outcome in KNOWN
                 ],
             )
+        # Last: the intake takes arrivals apart.
+        self._intake.done(arrivals)
 
     def again(self, arrival: Arrival, delay: float) -> None:
         """Keep an arrival for its next try."""

@@ -184,6 +184,8 @@ def report(console: Console, results: dict[str, Any]) -> None:
     for each in (table, others):
         if each.row_count:
             console.print(each)
+    for received, megabytes in results.get("memory", ()):
+        console.print(f"memory after {received:,} messages: {megabytes:,.0f} MB")
 
 
 def figure(value: float | None) -> str:

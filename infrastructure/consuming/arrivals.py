@@ -32,6 +32,7 @@ class Arrival:
     """A delivery on its way through the consumer.
 
     `aged` is when the message came to be, in microseconds since 2000-01-01 UTC, None if it was promised to be young.
+    `category` is that of its sequence where it is folded, whose sequence is the key alone.
     `item` is None where the delivery cannot be read or has no key; then `problem` says why.
     """
 
@@ -39,6 +40,7 @@ class Arrival:
     item: Item | None = None
     key_text: str = ""
     aged: int | None = None
+    category: str | None = None
     problem: str = ""
     message: Message | None = None
     generation: int = 0
@@ -114,6 +116,7 @@ class Reader:
             if not key:
                 raise MessageRefused(f"expected a sequence with a key after the slash, found {stream!r}")
             item.sequence, stream = key, f"{category}/{key}"
+            item.arrival.category = category
         if consumer.model is Message:
             item.version = consumer.version_of(message)
             item.event = message

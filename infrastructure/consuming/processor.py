@@ -25,6 +25,7 @@ from psycopg.pq import TransactionStatus
 from ...domain.errors import OnefoldError
 from ...domain.instant import instant, microseconds
 from ...projections.consumer import Consumer, Rejected
+from ...projections.fingerprint import shown
 from ...projections.guards import APPLIED, FAILED_FOR_GOOD, Outcome, after_failure
 from ...projections.inbox import Item, Plan, Planner, Standing, Step
 from ...projections.message import Message
@@ -195,6 +196,8 @@ class Processor:
         self._repositories = repositories
         self._planner = Planner(consumer.rule, consumer.lifecycle)
         self._table = None if consumer.fold is None else Table(consumer.fold)
+        self._category = None if consumer.fold is None else inbox.category()
+        self._unsettled: list[tuple[Item, tuple[tuple[Outcome, str] | None, str | None, int | None]]] = []
         self._rows: dict[str, Kept] = {}
         self._changes: dict[Key, Kept] = {}
         self._window: Window | None = None
@@ -340,11 +343,12 @@ class Processor:
         drains = True
         backoff = Backoff(0.005, 0.5)
         for _ in range(CONFLICTS):
-            plan = Plan()
+            plan, settled = Plan(), self._category
             try:
                 with self._transaction():
                     if not taken():
                         return Outcome.DUPLICATE, "somebody else has dealt with it"
+                    category = self._sort_out([item])
                     locked = self.inbox.lock([] if item.sequence is None else [item.sequence])
                     entries = self._claim([item])
                     item.forgotten = False
@@ -361,6 +365,7 @@ class Processor:
                         # It stays as it was: a key that it has not claimed before must not be claimed now.
                         raise psycopg.Rollback
                     resolved(outcome)
+                    settled = category
             except (SequenceAppeared, LedgerRotated, OutsideWindow):
                 self._window = None
                 continue
@@ -386,6 +391,7 @@ class Processor:
                     raise
                 time.sleep(backoff.next())
                 continue
+            self._settle(settled)
             self.observed.count(counts)
             self._tell(plan)
             return outcome, cause
@@ -425,6 +431,7 @@ class Processor:
         plan = Plan()
         try:
             with self._transaction():
+                category = self._sort_out(items)
                 sequences = {item.sequence for item in items if item.sequence is not None}
                 locked = inbox.lock(sequences) if sequences else {}
                 entries = self._claim(items) if items else {}
@@ -441,11 +448,52 @@ class Processor:
             refused.waited = _waited(plan)
             raise
         if self._table is not None:
+            self._settle(category)
             self._keep_rows()
         self.observed.count(counts)
         self.observed.batched(time.monotonic() - started)
         self._notices.first_seen(entries)
         return plan
+
+    def _sort_out(self, items: Sequence[Item]) -> str | None:
+        """Reject what is of another category than this consumer folds; return that one, None before the first.
+
+        A row is known by the key after the category, so two categories would meet in it. Their messages have no place
+        in the sequence: nothing waits behind them.
+        """
+        known = self._category
+        if self._table is None:
+            return None
+        # Their transaction was rolled back, and with it the category.
+        while self._unsettled:
+            item, place = self._unsettled.pop()
+            item.ruled, item.sequence, item.version = place
+        if known is None:
+            first = (item.arrival.category for item in items if item.ruled is None)
+            found = next((category for category in first if category is not None), None)
+            if found is None:
+                return None
+            known = self.inbox.settle_category(found)
+        for item in items:
+            found = item.arrival.category
+            if found is None or found == known:
+                continue
+            if self._category is None:
+                self._unsettled.append((item, (item.ruled, item.sequence, item.version)))
+            item.sequence = item.version = None
+            # One of a type that is passed over is passed over here, too.
+            if item.ruled is None and item.event is not None:
+                cause = (
+                    f"expected a sequence of category {shown(known)}, which this consumer has begun with, found one of "
+                    f"{shown(found)}: both would have the same rows; give each category a consumer and a projection "
+                    "of its own"
+                )
+                item.ruled = (Outcome.REJECTED, cause)
+        return known
+
+    def _settle(self, category: str | None) -> None:
+        self._category = category
+        self._unsettled.clear()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

@@ -166,6 +166,17 @@ class Inbox:
         """Have every commit of this transaction refused until `write`, with SQLSTATE `OF004`."""
         self.connection.execute(self._open, (self._worker, self.number), prepare=True)
 
+    def category(self) -> str | None:
+        """Return the category whose sequences this consumer folds, None before the first."""
+        row = self.connection.execute(statement("inbox_category"), (self.number,)).fetchone()
+        return None if row is None else row[0]
+
+    def settle_category(self, category: str) -> str:
+        """Return the category whose sequences this consumer folds: from now on this one, if there was none."""
+        row = self.connection.execute(statement("inbox_settle_category"), (category, self.number)).fetchone()
+        assert row is not None
+        return str(row[0])
+
     def lock(self, sequences: Collection[str], *, wait: bool = True) -> dict[str, Standing]:
         """Lock those of the sequences that are known, in their order, and return where they stand.
 

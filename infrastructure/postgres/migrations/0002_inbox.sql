@@ -10,6 +10,7 @@ CREATE TABLE onefold.consumers (
     gap_report    interval NOT NULL,
     gap_deadline  interval NOT NULL,
     read_model    text,
+    category      text,
     registered_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 

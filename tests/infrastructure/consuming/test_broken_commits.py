@@ -149,4 +149,4 @@ def test_what_is_refused_at_the_commit_is_the_fault_of_its_message(
         found = desk.process(*batch)
     assert found == ["applied", "applied", "dead_lettered", "applied", "applied", "applied"]
     assert [letter[:3] for letter in dead_letters(connection)] == [("c", 1, "dead_lettered")]
-    assert balances(connection) == {name: version for name in "abdef"}
+    assert balances(connection) == dict.fromkeys("abdef", version)

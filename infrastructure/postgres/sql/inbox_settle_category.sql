@@ -1,0 +1,1 @@
+UPDATE onefold.consumers SET category = coalesce(category, %s) WHERE id = %s RETURNING category

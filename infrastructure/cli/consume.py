@@ -21,7 +21,6 @@ from ..brokers import Subscription, subscribe
 from ..brokers.options import shown
 from ..consumers import consumers_status
 from ..consuming.consumption import BATCH, GRACE, Consumption
-from ..consuming.intake import MESSAGES
 from ..consuming.processor import LARGEST
 from ..consuming.workers import Workers
 from .application import SHOP, load_app
@@ -84,11 +83,15 @@ def consume(
         ),
     ] = None,
     buffer: Annotated[
-        int,
+        int | None,
         typer.Option(
-            "--buffer", min=1, metavar="MESSAGES", help="Messages that a worker holds undone at most."
+            "--buffer",
+            min=1,
+            metavar="MESSAGES",
+            help="Messages that a worker holds undone at most; 2,000 for a function and 10,000 for a fold when left "
+            "out.",
         ),
-    ] = MESSAGES,
+    ] = None,
     grace: Annotated[
         float,
         typer.Option(

@@ -26,6 +26,9 @@ log = logging.getLogger("onefold.consumer")
 BATCH = 1_000
 """Messages in one transaction unless told otherwise."""
 
+FOR_FUNCTIONS = 2_000
+"""Messages that are held undone at most for a function, unless told otherwise; folds are quicker, and hold more."""
+
 GRACE = 10.0
 """Seconds that a consumer has to end what it has in hand when it is told to stop."""
 
@@ -47,10 +50,10 @@ class Consumption:
     """Consumes what `broker` (a URL) delivers, by one worker; run several for more, in this process or in others.
 
     A worker has `lanes`, each a thread with a connection: messages of one sequence go to one lane. A function gets one
-    unless told otherwise, a fold two. `batch` bounds the messages in one transaction, `messages` and `size` (bytes)
-    those that are held undone. With `once` it ends at the end of the source, or when a broker has delivered nothing
-    for `idle` seconds. `hint` is a URL of Redis, asked for known keys before the database is. `grace` is the time in
-    seconds that `stop` gives to what is in hand.
+    unless told otherwise, a fold two. `batch` bounds the messages in one transaction, `messages` (2,000 for a function
+    and 10,000 for a fold) and `size` (bytes) those that are held undone. With `once` it ends at the end of the source,
+    or when a broker has delivered nothing for `idle` seconds. `hint` is a URL of Redis, asked for known keys before the
+    database is. `grace` is the time in seconds that `stop` gives to what is in hand.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class Consumption:
         *,
         batch: int = BATCH,
         lanes: int | None = None,
-        messages: int = MESSAGES,
+        messages: int | None = None,
         size: int = BYTES,
         once: bool = False,
         idle: float = 2.0,
@@ -88,6 +91,8 @@ class Consumption:
         if lanes is None:
             # Folds are pure, so nobody sees that they run side by side; a function may share what it should not.
             lanes = 1 if consumer.fold is None else 2
+        if messages is None:
+            messages = FOR_FUNCTIONS if consumer.fold is None else MESSAGES
         if lanes < 1:
             raise OnefoldError(f"expected 1 lane or more, found {lanes}")
         self.intake = Intake(

@@ -21,6 +21,9 @@ from .session import Session
 MANY = 10_000
 """Dead letters in one listing at most."""
 
+HIGHEST = 2**63 - 1
+"""The highest number that a dead letter can have."""
+
 
 class DeadLetterError(OnefoldError):
     """What is asked for cannot be done about a dead letter, or there is none of this number."""
@@ -97,7 +100,8 @@ def list_dead_letters(
     values = {
         "consumer": consumer,
         "sequence": sequence,
-        "ids": None if ids is None else list(ids),
+        # A number beyond those of the database is none of a dead letter.
+        "ids": None if ids is None else [each for each in ids if 0 < each <= HIGHEST],
         "resolved": resolved,
         "limit": limit,
     }

@@ -86,7 +86,16 @@ def test_a_body_that_is_no_text_is_shown_as_base64(onefold: Onefold, paying: Pat
 
 
 def test_one_that_is_not_there_is_a_problem(onefold: Onefold, failed: Path) -> None:
-    for command in (("show", "99"), ("retry", "99", "98"), ("discard", "99")):
+    high = "99999999999999999999"
+    for command in (
+        ("show", "99"),
+        ("retry", "99", "98"),
+        ("discard", "99"),
+        ("show", high),
+        ("retry", high),
+        ("discard", high, "99"),
+        ("show", "9223372036854775899"),
+    ):
         said = onefold("dead-letters", *command)
         assert (said.code, said.out) == (1, "")
         assert "expected numbers of dead letters, found" in said.err

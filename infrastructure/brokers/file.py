@@ -14,7 +14,7 @@ from typing import Final
 from urllib.parse import SplitResult, unquote
 
 from .options import Options
-from .port import BadBrokerURL, BrokerLost, BrokerMisconfigured, Delivery, Outgoing
+from .port import BrokerLost, BrokerMisconfigured, Delivery, MissingFile, Outgoing
 
 STRUCTURED: Final = "application/cloudevents+json"
 LINE: Final = 64 * 2**20
@@ -314,8 +314,8 @@ def _sync_folder(path: str) -> None:
         os.close(folder)
 
 
-def _missing(path: str, found: str) -> BadBrokerURL:
-    return BadBrokerURL(f"expected a file of messages at {path!r}, found: {found}; correct the path")
+def _missing(path: str, found: str) -> MissingFile:
+    return MissingFile(f"expected a file of messages at {path!r}, found: {found}; correct the path")
 
 
 def _unusable(path: str, verb: str, found: str) -> BrokerMisconfigured:

@@ -18,12 +18,16 @@ class BrokerMisconfigured(OnefoldError):
     """The broker answers, and what it says will not change by itself: a queue is missing or is of the wrong kind."""
 
 
+class MissingFile(BrokerMisconfigured):
+    """The URL names a file that is not there."""
+
+
 class MissingExtra(OnefoldError, ImportError):
     """The client of a broker is not installed."""
 
 
 class BadBrokerURL(OnefoldError, ValueError):
-    """The URL of a broker cannot be read, or names a file that is not there."""
+    """The URL of a broker cannot be read."""
 
 
 @dataclass(slots=True, eq=False)

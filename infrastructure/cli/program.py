@@ -13,7 +13,7 @@ import typer
 
 from ...domain.errors import OnefoldError
 from ...projections.app import UnknownConsumer, UnknownProjection
-from ..brokers import BadBrokerURL, MissingExtra
+from ..brokers import BadBrokerURL, MissingExtra, MissingFile
 from ..connection import one_line
 from ..history import UnknownLog
 from ..reading import InputFileError, MappingError
@@ -32,6 +32,7 @@ MISUSES = (
     InputFileError,
     MappingError,
     MissingExtra,
+    MissingFile,
     SettingsError,
     UnknownConsumer,
     UnknownLog,

@@ -19,6 +19,7 @@ from onefold.infrastructure.brokers import (
     BrokerLost,
     BrokerMisconfigured,
     Delivery,
+    MissingFile,
     Outgoing,
     file,
     publisher,
@@ -224,9 +225,9 @@ def test_an_url_may_name_any_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
-    with pytest.raises(BadBrokerURL, match="No such file"):
+    with pytest.raises(MissingFile, match="No such file"):
         subscribe(url(tmp_path / "missing"), "c")
-    with pytest.raises(BadBrokerURL, match="a folder"):
+    with pytest.raises(MissingFile, match="a folder"):
         subscribe(url(tmp_path), "c")
     with pytest.raises(BrokerMisconfigured, match="written"):
         publisher(url(tmp_path))

@@ -231,8 +231,8 @@ class Inbox:
         number = self.number
         worker = self._worker
         values = (*_packed(known), number, self._slot, *_counts(counts), number, worker, worker)
-        row = self.connection.execute(self._write, values, prepare=True).fetchone()
-        return row is not None and row[0]
+        marked = self.connection.execute(self._write, values, prepare=True).fetchone()
+        return marked is not None and bool(marked[0])
 
     def count(self, counts: Mapping[Outcome, int]) -> None:
         """Add to the counts of outcomes."""

@@ -412,7 +412,7 @@ def test_a_uuid_of_version_7_is_its_own_key_however_it_is_written() -> None:
     "key",
     [
         uuid4(),
-        str(uuid4()),
+        pytest.param(str(uuid4()), id="version 4, at random"),
         V7.replace("-7", "-4"),
         V7.replace("-7", "-6"),
         V7.replace("-7", "-8"),

@@ -410,7 +410,9 @@ def test_a_key_whose_partition_is_not_there_is_told_as_a_window_that_moved(
 
 
 @pytest.mark.parametrize(
-    "key", [b"", uuid.uuid4().bytes, uuid.uuid1().bytes, new_event_id().bytes[:8] + bytes(8), b"\x00" * 16]
+    "key",
+    [b"", uuid.uuid4().bytes, uuid.uuid1().bytes, new_event_id().bytes[:8] + bytes(8), b"\x00" * 16],
+    ids=["empty", "version 4", "version 1", "other variant", "nil"],
 )
 def test_a_key_that_is_no_uuid7_is_refused(first: psycopg.Connection[Any], key: bytes) -> None:
     with pytest.raises(NotTimeOrdered, match="expected a UUIDv7"):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from ..domain.aggregate import Aggregate
 from ..domain.errors import DeclarationError, OnefoldError
 from .consumer import Consumer
 from .projection import AnyProjection
+
+N = TypeVar("N", Consumer, AnyProjection)
 
 
 class UnknownProjection(OnefoldError, LookupError):
@@ -52,29 +55,24 @@ class App:
 
         Raises `UnknownConsumer` listing those there are.
         """
-        for consumer in self.consumers:
-            if consumer is which or consumer.name == which:
-                return consumer
-        if not self.consumers:
-            raise UnknownConsumer(
-                f"expected consumer {which!r}, found an application without consumers; "
-                "name the one that declares it, as with --app"
-            )
-        known = ", ".join(consumer.name for consumer in self.consumers)
-        raise UnknownConsumer(f"expected one of the consumers {known}, found {which!r}")
+        return _found("consumer", self.consumers, which, UnknownConsumer)
 
     def projection(self, which: str | AnyProjection) -> AnyProjection:
         """Return the projection of this name, or the given one if it is the application's.
 
         Raises `UnknownProjection` listing those there are.
         """
-        for projection in self.projections:
-            if projection is which or projection.name == which:
-                return projection
-        if not self.projections:
-            raise UnknownProjection(
-                f"expected projection {which!r}, found an application without projections; "
-                "name the one that declares it, as with --app"
-            )
-        known = ", ".join(projection.name for projection in self.projections)
-        raise UnknownProjection(f"expected one of the projections {known}, found {which!r}")
+        return _found("projection", self.projections, which, UnknownProjection)
+
+
+def _found(kind: str, known: Sequence[N], which: str | N, error: type[OnefoldError]) -> N:
+    for each in known:
+        if each is which or each.name == which:
+            return each
+    if not known:
+        raise error(
+            f"expected {kind} {which!r}, found an application without {kind}s; "
+            "name the one that declares it, as with --app"
+        )
+    names = ", ".join(each.name for each in known)
+    raise error(f"expected one of the {kind}s {names}, found {which!r}")

@@ -109,10 +109,5 @@ def after_failure(attempts: int, allowed: int) -> Outcome:
     return Outcome.RETRIED if attempts < allowed else Outcome.DEAD_LETTERED
 
 
-def after_waiting(waited: float, deadline: float) -> Outcome:
-    """Judge a parked message that has waited for `waited` seconds, of `deadline`."""
-    return Outcome.PARKED if waited < deadline else Outcome.DEAD_LETTERED
-
-
 def _early(rule: Rule) -> Outcome:
     return Outcome.PARKED if rule.on_gap == "park" else Outcome.REJECTED

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from hashlib import blake2b
 from typing import Any
 
@@ -14,7 +13,7 @@ import psycopg
 
 from ...domain.errors import OnefoldError
 from ...domain.event import Event, placed
-from ...domain.instant import instant, microseconds
+from ...domain.instant import microseconds
 from ...projections.consumer import Consumer, MessageRefused
 from ...projections.fingerprint import digest_of, fingerprint, text_of, time_ordered
 from ...projections.guards import Outcome
@@ -177,11 +176,6 @@ def _schema_version(given: Any, name: str, event_class: type[Event]) -> int:
     if isinstance(given, bool) or not str(given).isdecimal() or len(str(given)) > 9:
         raise MessageRefused(f"expected a whole number as schemaversion, found {given!r}")
     return int(given)
-
-
-def time_of(aged: int | None) -> datetime | None:
-    """Return an arrival's `aged` as an instant."""
-    return None if aged is None else instant(aged)
 
 
 _VALUES = re.compile(r'".*"', re.DOTALL)

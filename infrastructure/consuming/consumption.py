@@ -81,7 +81,6 @@ class Consumption:
         self.broker = broker
         self.observed = observed or Observed()
         self._url = url
-        self._once = once
         self._grace = grace
         self._stopping = threading.Event()
         self._deadline = float("inf")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import threading
 import time
 from collections import deque
@@ -49,8 +48,6 @@ from ..postgres.table import Table
 from .arrivals import Arrival, Reader, reason
 from .notices import Notices
 from .transaction import AsyncTransaction, Repositories, Transaction, TransactionNotYours
-
-log = logging.getLogger("onefold.consumer")
 
 LARGEST = 20_000
 """Messages in one transaction at most."""

@@ -18,7 +18,6 @@ from onefold.projections.guards import (
     Rule,
     advances,
     after_failure,
-    after_waiting,
     identify,
     judge,
     order,
@@ -221,20 +220,6 @@ def test_a_failed_message_is_tried_again_until_its_tries_are_used_up(
     attempts: int, allowed: int, outcome: Outcome
 ) -> None:
     assert after_failure(attempts, allowed) is outcome
-
-
-@pytest.mark.parametrize(
-    ("waited", "deadline", "outcome"),
-    [
-        (0.0, 60.0, Outcome.PARKED),
-        (59.999, 60.0, Outcome.PARKED),
-        (60.0, 60.0, Outcome.DEAD_LETTERED),
-        (60.001, 60.0, Outcome.DEAD_LETTERED),
-        (-5.0, 60.0, Outcome.PARKED),
-    ],
-)
-def test_a_parked_message_waits_until_its_deadline(waited: float, deadline: float, outcome: Outcome) -> None:
-    assert after_waiting(waited, deadline) is outcome
 
 
 def test_the_outcomes_are_these_ten_and_four_of_them_leave_a_dead_letter() -> None:

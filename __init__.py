@@ -16,6 +16,7 @@ from .projections.errors import ProjectionFailed
 from .projections.message import Message
 from .projections.policies import Retry, Stop
 from .projections.projection import Handler, Projection, SqlProjection, projection
+from .projections.publication import Publication, publish
 from .projections.retention import Retention
 from .projections.row import Row
 
@@ -64,6 +65,7 @@ __all__ = [
     "OnefoldError",
     "Projection",
     "ProjectionFailed",
+    "Publication",
     "Registry",
     "Rejected",
     "Retention",
@@ -81,5 +83,6 @@ __all__ = [
     "consumer",
     "from_local",
     "projection",
+    "publish",
     "registry",
 ]

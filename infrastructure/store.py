@@ -16,6 +16,7 @@ from ..projections.app import App
 from ..projections.engine import Progress
 from ..projections.projection import AnyProjection, Projection
 from ..projections.row import Row
+from .announcing import announcer
 from .backoff import Backoff
 from .connection import connected, without_password
 from .embedded import database_url
@@ -56,7 +57,7 @@ class Store:
         self.app = app
         self.url = url
         self.pool = pool
-        self.log = EventLog(pool)
+        self.log = EventLog(pool, announcer=announcer(app))
         self._repositories: dict[type[Aggregate], Repository[Any]] = {
             aggregate: Repository(self.log, aggregate, snapshot_every=(snapshot_every or {}).get(aggregate))
             for aggregate in app.aggregates

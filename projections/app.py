@@ -1,4 +1,4 @@
-"""Applications: which aggregates, projections and consumers belong together."""
+"""Applications: which aggregates, projections, consumers and publications belong together."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ..domain.aggregate import Aggregate
 from ..domain.errors import DeclarationError, OnefoldError
 from .consumer import Consumer
 from .projection import AnyProjection
+from .publication import Publication
 
 N = TypeVar("N", Consumer, AnyProjection)
 
@@ -22,7 +23,10 @@ class UnknownConsumer(OnefoldError, LookupError):
 
 
 class App:
-    """The aggregates, projections and consumers of one application; `onefold --app module:app` finds it by import."""
+    """The aggregates, projections, consumers and publications of one application.
+
+    `onefold --app module:app` finds it by import.
+    """
 
     def __init__(
         self,
@@ -30,10 +34,12 @@ class App:
         aggregates: Iterable[type[Aggregate]] = (),
         projections: Iterable[AnyProjection] = (),
         consumers: Iterable[Consumer] = (),
+        publications: Iterable[Publication] = (),
     ) -> None:
         self.aggregates = tuple(aggregates)
         self.projections = tuple(projections)
         self.consumers = tuple(consumers)
+        self.publications = tuple(publications)
         folded = [consumer.fold.name for consumer in self.consumers if consumer.fold is not None]
         for what, names in (
             ("category", [aggregate.category for aggregate in self.aggregates]),
@@ -43,12 +49,23 @@ class App:
             for name in names:
                 if names.count(name) > 1:
                     raise DeclarationError(f"{what} {name!r} stands twice in the application")
+        sources: dict[str, str] = {}
+        for each in self.publications:
+            if (other := sources.setdefault(each.channel, each.via)) != each.via:
+                raise DeclarationError(
+                    f"channel {each.channel!r} is published via both {other!r} and {each.via!r}; a relay reads one: "
+                    "give all publications of the channel the same, or another channel"
+                )
 
     def __repr__(self) -> str:
         aggregates = ", ".join(aggregate.__name__ for aggregate in self.aggregates)
         projections = ", ".join(projection.name for projection in self.projections)
         consumers = ", ".join(consumer.name for consumer in self.consumers)
-        return f"App(aggregates=[{aggregates}], projections=[{projections}], consumers=[{consumers}])"
+        publications = ", ".join(map(repr, self.publications))
+        return (
+            f"App(aggregates=[{aggregates}], projections=[{projections}], consumers=[{consumers}], "
+            f"publications=[{publications}])"
+        )
 
     def consumer(self, which: str | Consumer) -> Consumer:
         """Return the consumer of this name, or the given one if it is the application's.

@@ -17,6 +17,7 @@ from rich.console import Console, RenderableType
 
 from ...projections.guards import FAILED_FOR_GOOD, Outcome
 from ...projections.retention import duration
+from ..announcing import announcer
 from ..brokers import Subscription, subscribe
 from ..brokers.options import shown
 from ..consumers import consumers_status
@@ -125,7 +126,8 @@ def consume(
     When told to stop, the messages in hand are done or given back within --grace; what is not done by then is rolled
     back, delivered again later, and ends this with 1. With --once, also messages that became dead letters do.
     """
-    chosen = load_app(app).consumer(consumer)
+    application = load_app(app)
+    chosen = application.consumer(consumer)
     at_end = url.startswith(("-", "file:"))
     if at_end and workers > 1:
         raise WrongUse(
@@ -151,6 +153,7 @@ def consume(
                     grace=grace,
                     hint=hint,
                     span=span,
+                    announcer=announcer(application),
                     subscription=begun.subscribe,
                 )
                 for _ in range(workers)

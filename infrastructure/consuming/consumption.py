@@ -14,6 +14,7 @@ from ...projections.consumer import Consumer
 from ...projections.guards import Outcome
 from ..brokers import Subscription, subscribe
 from ..hint import RedisHint
+from ..postgres.log import Announcer
 from .arrivals import Reader
 from .housekeeping import Housekeeping
 from .intake import BYTES, MESSAGES, Intake
@@ -73,6 +74,7 @@ class Consumption:
         span: Span | None = None,
         observed: Observed | None = None,
         event_log: str = "events",
+        announcer: Announcer | None = None,
         subscription: Callable[[], Subscription] | None = None,
     ) -> None:
         if not 0 < batch <= LARGEST:
@@ -111,6 +113,7 @@ class Consumption:
                 consumer,
                 reader,
                 log=event_log,
+                announcer=announcer,
                 observed=self.observed,
                 span=span,
                 stopping=self._is_late,

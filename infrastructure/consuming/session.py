@@ -12,7 +12,7 @@ from ...domain.errors import OnefoldError
 from ...projections.consumer import Consumer
 from ..connection import connected
 from ..postgres.inbox import ConsumerChanged, Inbox, register
-from ..postgres.log import EventLog
+from ..postgres.log import Announcer, EventLog
 from ..postgres.maintenance import maintain
 from ..postgres.pool import Pool, configure, open_pool
 from ..postgres.repository import Repository
@@ -43,6 +43,7 @@ class Session:
         reader: Reader,
         *,
         log: str = "events",
+        announcer: Announcer | None = None,
         observed: Observed | None = None,
         notices: Notices | None = None,
         span: Span | None = None,
@@ -86,6 +87,7 @@ class Session:
             self._pool: Pool | None = None
             self._url = url
             self._log = log
+            self._announcer = announcer
             self._registry = consumer.registry
             self._repositories: dict[type[Any], Repository[Any]] = {}
             self.inbox = Inbox(self.connection, self.number, self.worker)
@@ -110,7 +112,9 @@ class Session:
         if found is None:
             if self._pool is None:
                 self._pool = self._stack.enter_context(open_pool(self._url, size=1))
-            event_log = EventLog(self._pool, name=self._log, registry=self._registry)
+            event_log = EventLog(
+                self._pool, name=self._log, registry=self._registry, announcer=self._announcer
+            )
             found = self._repositories[aggregate_class] = Repository(event_log, aggregate_class)
         return found
 

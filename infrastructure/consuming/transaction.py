@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import psycopg
@@ -17,6 +18,9 @@ from ...domain.aggregate import Aggregate
 from ...domain.errors import OnefoldError
 from ...domain.event import Event
 from ...projections.message import Message
+from ...projections.publication import CARRIED, Posting
+from ..identity import new_event_id
+from ..postgres import outbox
 from ..postgres.errors import AggregateNotFound
 from ..postgres.repository import Repository
 from ..tracing import trace_of
@@ -119,6 +123,28 @@ class Transaction:
                 aggregate, metadata={**self._causes(), **(metadata or {})}, connection=self.connection
             )
 
+    def publish(
+        self,
+        message: Message | str,
+        data: Any = None,
+        *,
+        to: str,
+        key: str | None = None,
+        subject: str | None = None,
+        numbered: bool = False,
+    ) -> str:
+        """Write a message to the outbox, to go out through the channel `to` once this is committed; return its id.
+
+        Give a message, or its type and its data, any JSON value; then it gets an id, the time, the consumer as its
+        source, and what caused it. `key` is what its order is kept by, the subject where it is left out. With
+        `numbered`, its extension `sequence` is the next number of the key in the channel, from 1 without a hole.
+        """
+        if isinstance(message, str):
+            message = self._message(message, data, subject)
+        with self._calls:
+            outbox.write(self.connection, [Posting(to, message, key or message.subject, numbered)])
+        return message.id
+
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """Run the body in a savepoint: an error that leaves it undoes only the body."""
@@ -129,6 +155,23 @@ class Transaction:
         """Refuse further use, once the call that is at work has ended."""
         with self._calls:
             self._connection = None
+
+    def _message(self, kind: str, data: Any, subject: str | None) -> Message:
+        causes = self._causes()
+        extensions = {name: value for name, value in causes.items() if name in CARRIED}
+        extensions["causationid"] = self.message.id
+        if "correlation" in causes:
+            extensions["correlationid"] = causes["correlation"]
+        return Message(
+            str(new_event_id()),
+            f"/{self._consumer}",
+            kind,
+            data,
+            subject,
+            datetime.now(UTC),
+            "application/octet-stream" if isinstance(data, bytes) else "application/json",
+            extensions=extensions,
+        )
 
     def _causes(self) -> dict[str, Any]:
         message = self.message
@@ -177,3 +220,18 @@ class AsyncTransaction:
     ) -> Sequence[Event]:
         """Append what the aggregate decided."""
         return await asyncio.to_thread(self._transaction.save, aggregate, metadata=metadata)
+
+    async def publish(
+        self,
+        message: Message | str,
+        data: Any = None,
+        *,
+        to: str,
+        key: str | None = None,
+        subject: str | None = None,
+        numbered: bool = False,
+    ) -> str:
+        """Write a message to the outbox; see `Transaction.publish`."""
+        return await asyncio.to_thread(
+            self._transaction.publish, message, data, to=to, key=key, subject=subject, numbered=numbered
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -47,17 +47,42 @@ Appended = tuple[int, int, int]
 """Where an event was put: position, recorded_at and occurred_at in microseconds since 2000-01-01 UTC."""
 
 
+class Announcer(Protocol):
+    """Writes more in the transaction of an append, such as messages to an outbox."""
+
+    def concerns(self, event_class: type[Event]) -> bool:
+        """Tell whether anything is to be written for events of this class."""
+        ...
+
+    def announce(self, connection: psycopg.Connection[Any], events: Sequence[Event]) -> None:
+        """Write what belongs to stored events, in the transaction that is open on the connection."""
+        ...
+
+
+Then = Callable[[psycopg.Connection[Any], list[Appended]], None]
+"""What is done in the transaction of an append, after it."""
+
+
 class EventLog:
     """One log of a database: a table of events in schema `onefold`.
 
     Any number of threads may use it. Every append is one transaction of its own unless a `connection` is given,
-    then it is part of the transaction that the caller has open.
+    then it is part of the transaction that the caller has open. What `announcer` writes for the events is part of the
+    same transaction.
     """
 
-    def __init__(self, pool: Pool, *, name: str = "events", registry: Registry = shared_registry) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        name: str = "events",
+        registry: Registry = shared_registry,
+        announcer: Announcer | None = None,
+    ) -> None:
         self.pool = pool
         self.name = name
         self.registry = registry
+        self.announcer = announcer
         self.table = table = Identifier("onefold", name)
         self.channel = channel_of(name)
         wake = {"log": table, "channel": Literal(self.channel)}
@@ -90,10 +115,13 @@ class EventLog:
             extra = to_json(metadata).decode()
         prepared = [_parameters(event, extra) for event in events]
         _require_sequence(prepared)
+        then = self._announcing(events, prepared)
         if connection is not None:
             placed = self._insert(connection, prepared)
-        elif len(prepared) >= BULK:
-            placed = self._alone(prepared, uncertain=False)
+            if then is not None:
+                then(connection, placed)
+        elif then is not None or len(prepared) >= BULK:
+            placed = self._alone(prepared, uncertain=False, then=then)
         else:
             placed = self._combiner.submit(prepared)
         return list(map(_bound, events, prepared, placed))
@@ -160,13 +188,23 @@ class EventLog:
             request.result = placed[first : first + len(request.work)]
             first += len(request.work)
 
-    def _alone(self, prepared: list[Parameters], *, uncertain: bool = True) -> list[Appended]:
+    def _announcing(self, events: Sequence[Event], prepared: Sequence[Parameters]) -> Then | None:
+        announcer = self.announcer
+        if announcer is None or not any(announcer.concerns(type(event)) for event in events):
+            return None
+        return lambda connection, placed: announcer.announce(
+            connection, list(map(_bound, events, prepared, placed))
+        )
+
+    def _alone(
+        self, prepared: list[Parameters], *, uncertain: bool = True, then: Then | None = None
+    ) -> list[Appended]:
         """Append in a transaction of its own; `uncertain` says that an earlier try may have been committed."""
         deadline, backoff = time.monotonic() + PATIENCE, Backoff(0.005, 0.5)
         while True:
             own = self.pool.getconn()
             try:
-                return self._insert_once(own, prepared, uncertain)
+                return self._insert_once(own, prepared, uncertain, then)
             except psycopg.OperationalError as error:
                 # Class 40: the server rolled it back for another transaction's sake, as in a deadlock.
                 given_up = (error.sqlstate or "").startswith("40")
@@ -184,12 +222,21 @@ class EventLog:
                 self.pool.check()
 
     def _insert_once(
-        self, connection: psycopg.Connection[Any], prepared: list[Parameters], uncertain: bool
+        self,
+        connection: psycopg.Connection[Any],
+        prepared: list[Parameters],
+        uncertain: bool,
+        then: Then | None,
     ) -> list[Appended]:
         if uncertain and (stored := self._stored(connection, prepared)):
             return stored
         try:
-            return self._insert(connection, prepared)
+            if then is None:
+                return self._insert(connection, prepared)
+            with connection.transaction():
+                placed = self._insert(connection, prepared)
+                then(connection, placed)
+            return placed
         except (VersionConflict, DuplicateEventId):
             # The earlier try may have been under way on the server until now.
             if uncertain and (stored := self._stored(connection, prepared)):

@@ -1,0 +1,1 @@
+-- Effects: calls to the world outside, written with the state change that asks for them.

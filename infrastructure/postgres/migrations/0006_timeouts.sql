@@ -1,0 +1,1 @@
+-- Timeouts of process managers.

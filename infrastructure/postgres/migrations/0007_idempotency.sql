@@ -1,0 +1,1 @@
+-- Idempotency keys of HTTP requests, with the responses they gave.

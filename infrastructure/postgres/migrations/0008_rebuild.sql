@@ -1,0 +1,1 @@
+-- Rebuilds beside the serving read model.

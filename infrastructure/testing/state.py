@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ import psycopg
 from psycopg.rows import dict_row
 from psycopg.sql import SQL, Identifier
 
+from ..postgres.migrate import load as migrations
 from ..postgres.sql import statement
 from ..postgres.table import POSITION, READ
 from .errors import ProvesNothing
@@ -20,10 +22,13 @@ Reading = Callable[[psycopg.Connection[Any]], Any]
 Rows = list[dict[str, Any]]
 
 LOG = "the log"
+OUTBOX = "the outbox"
+_MADE = re.compile(r"^CREATE (?:UNLOGGED )?TABLE onefold\.(\w+)", re.MULTILINE)
 OURS = (
-    "attempts", "checkpoints", "consumer_workers", "consumers", "dead_letters", "events", "in_hand", "ledger",
-    "ledger_by_time", "ledger_partitions", "migrations", "outcomes", "parked", "sequences", "snapshots",
-)  # fmt: skip
+    "events",
+    "migrations",
+    *sorted({name for each in migrations() for name in _MADE.findall(each.sql.decode())}),
+)
 """Tables of the schema `onefold` that are the product's."""
 
 SHOWN = 5
@@ -34,7 +39,7 @@ LONG = 300
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The rows of tables and of the log, without order, and what the user's own function returned."""
+    """The rows of tables, of the log and of the outbox, without order, and what the user's own function returned."""
 
     tables: Mapping[str, Rows] = field(default_factory=dict)
     own: Any = None
@@ -45,7 +50,7 @@ class Sight:
     """What is looked at: `own`, a function; `tables`, or all of the database when neither is given.
 
     Columns that the database fills by itself, and those named in `ignored`, are left out. `ordered` says that the order
-    of the events in a stream counts.
+    of the events in a stream counts, and that of numbered messages.
     """
 
     own: Reading | None = None
@@ -86,6 +91,10 @@ class Sight:
                 if not self.ordered:
                     for row in found[LOG]:
                         del row["version"]
+                found[OUTBOX] = cursor.execute(statement("testing_outbox")).fetchall()
+                if not self.ordered:
+                    for row in found[OUTBOX]:
+                        row["message"].pop("sequence", None)
         return found
 
 

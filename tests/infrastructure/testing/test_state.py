@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from onefold.infrastructure.testing.state import LOG, OURS, Sight, State, differences
+from onefold.infrastructure.testing.state import LOG, OURS, OUTBOX, Sight, State, differences
 
 Connection = psycopg.Connection[Any]
 
@@ -40,6 +40,7 @@ def test_all_tables_are_seen_without_what_the_database_fills_by_itself(shop: Con
         "table shop.drawn": [{"kind": "none", "double": 6, "size": 3}] * 2,
         "table shop.parts": [{"n": 1}],
         LOG: [],
+        OUTBOX: [],
     }
 
 

@@ -1,0 +1,1 @@
+-- Seals: closed ranges of the log under Merkle roots, by which a later change is found.

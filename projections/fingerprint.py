@@ -18,7 +18,7 @@ from .message import Message
 
 # A text in JSON that is a decimal number: amounts are written as text where numbers would lose digits. A quote behind a
 # backslash is a letter of a longer text, and a text before a colon is a key.
-_DECIMAL_TEXT = re.compile(r'(?<!\\)"(-?)([0-9]+)\.([0-9]*)"(?!:)')
+_DECIMAL_TEXT = re.compile(rb'(?<!\\)"(-?)([0-9]+)\.([0-9]*)"(?!:)')
 _UUID_TEXT = re.compile(r"[0-9a-fA-F]{8}(-?)(?:[0-9a-fA-F]{4}\1){3}[0-9a-fA-F]{12}")
 _NAN = float("nan")
 # Digits of a whole number; Python reads and writes no longer ones as JSON.
@@ -38,15 +38,9 @@ def fingerprint(message: Message) -> bytes:
     """
     data = message.data
     kind, subject = message.type, message.subject or ""
-    digest = blake2b(
-        f"{len(kind)}:{kind}{len(subject)}:{subject}".encode(errors="surrogatepass"), digest_size=16
-    )
-    if isinstance(data, bytes):
-        digest.update(b"\x00")
-        digest.update(data)
-    else:
-        digest.update(_canonical(data))
-    return digest.digest()
+    head = f"{len(kind)}:{kind}{len(subject)}:{subject}".encode(errors="surrogatepass")
+    content = b"\x00" + data if isinstance(data, bytes) else _canonical(data)
+    return blake2b(head + content, digest_size=16).digest()
 
 
 def _canonical(data: Any) -> bytes:
@@ -54,14 +48,9 @@ def _canonical(data: Any) -> bytes:
     if type(data) is dict and _PLAIN.issuperset(map(type, data.values())):
         # The other way writes the same, in several times as long.
         found = _quickly(data)
-        if b"." not in found:
-            return found
-        text = found.decode()
     else:
-        text = _encode(data)
-    if "." in text:
-        text = _DECIMAL_TEXT.sub(_normal, text)
-    return text.encode()
+        found = _encode(data).encode()
+    return _DECIMAL_TEXT.sub(_normal, found) if b"." in found else found
 
 
 def digest_of(key: object) -> bytes:
@@ -79,9 +68,13 @@ def digest_of(key: object) -> bytes:
 def time_ordered(key: object) -> bytes:
     """Return the 16 bytes of a key that is a UUIDv7; raises `KeyMissing` for another."""
     text = text_of(key)
-    # Python reads more than this as a UUID, such as a sign in front.
-    found = bytes.fromhex(text.replace("-", "")) if _UUID_TEXT.fullmatch(text) else b""
-    if not found or found[6] >> 4 != 7 or found[8] >> 6 != 2:
+    # Python reads more than this as a UUID, such as a sign in front, and leaves out spaces.
+    marked = len(text) == 36 and text[8:24:5] == "----"
+    try:
+        found = bytes.fromhex(text.replace("-", "")) if marked or _UUID_TEXT.fullmatch(text) else b""
+    except ValueError:
+        found = b""
+    if len(found) != 16 or found[6] >> 4 != 7 or found[8] >> 6 != 2:
         raise KeyMissing(
             f"expected a UUIDv7 as key, found {shown(key)}; a ledger of time-ordered keys takes no other "
             '(declare ledger="any" for keys of any kind)'
@@ -91,6 +84,8 @@ def time_ordered(key: object) -> bytes:
 
 def text_of(key: object) -> str:
     """Return a key as text, different for different keys of one kind."""
+    if type(key) is str and key and key.isascii() and "\x00" not in key:
+        return key
     match key:
         case str():
             text = key
@@ -119,11 +114,11 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _normal(match: re.Match[str]) -> str:
+def _normal(match: re.Match[bytes]) -> bytes:
     sign, whole, part = match.groups()
-    whole, part = whole.lstrip("0") or "0", part.rstrip("0")
-    number = f"{whole}.{part}" if part else whole
-    return f'"{sign if number != "0" else ""}{number}"'
+    whole, part = whole.lstrip(b"0") or b"0", part.rstrip(b"0")
+    number = whole + b"." + part if part else whole
+    return b'"%b%b"' % (sign if number != b"0" else b"", number)
 
 
 def _number(value: object) -> Any:

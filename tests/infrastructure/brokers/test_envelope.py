@@ -12,11 +12,11 @@ import pytest
 from cloudevents.core.bindings import amqp as sdk_amqp
 from cloudevents.core.bindings import kafka as sdk_kafka
 from cloudevents.core.v1.event import CloudEvent
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onefold.domain.event import DIGITS, LEVELS
-from onefold.infrastructure.brokers import Delivery, Outgoing
+from onefold.infrastructure.brokers import Delivery, Outgoing, envelope
 from onefold.infrastructure.brokers.envelope import PREFIXES, STRUCTURED, BadEnvelope, read, write
 from onefold.projections.message import Message
 
@@ -498,6 +498,67 @@ def test_what_is_written_in_binary_mode_is_read_again(prefix: str, written: Mess
     written.data = exact(written.data)
     written.extensions = {name: as_text(value) for name, value in written.extensions.items()}
     assert found == written
+
+
+# -- two readers
+
+MEMBERS = (
+    "specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema", "data", "data_base64",
+    "sequence", "idempotencykey", "schemaversion", "traceparent", "flagged", "Bad",
+)  # fmt: skip
+TIMES = (
+    "2026-01-31T12:00:00Z", "2026-01-31t12:00:00z", "2026-01-31 12:00:00Z", "2026-02-31T12:00:00Z", "2026-W05-6T12:00Z",
+    "2026-W05-6T12:00:00Z", "2026-01-31T12:00:00.9999999Z", "2026-01-31T12:00:00+01:00", "2026-01-31T12:00:00",
+    "2026-01-31T24:00:00Z", "2026-01-31T12:00:60Z", "2026-01-31T12-00-00Z", "2026-01-31T12:0\u0660:00Z",
+    "0001-01-01T00:00:00Z",
+)  # fmt: skip
+RAW = (
+    "null", "true", "1", "0", "-0", "1.0", "1e2", "24.90", "9223372036854775808", "NaN", "1e99999", '""', '"1.0"',
+    '"x"', '"a\\"b"', '"a\\\\"', '"a\\u0000"', '"\\ud800"', '"\\u00e9"', '"\u00e9\U0001f600"', '"a\\nb"',
+    '"a: \\"b\\": c"', "'x'", "[]", '[1,"x",{"y":"z"}]', "{}", '{"a":1}', '{"a":"1","a":"1"}',
+    '{"a":{"b":null,"b":null}}',
+    '{"a" :"1"}', '{"a":[{}]}',
+)  # fmt: skip
+GAPS = st.sampled_from(["", "", "", " ", "\n", "\t"])
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> bytes:
+    """JSON, or nearly so, that is an event, or nearly so."""
+    common = [(name, json.dumps(value)) for name, value in LEAST.items()]
+    times = st.tuples(st.just("time"), st.sampled_from(TIMES).map(json.dumps))
+    pairs = draw(st.lists(st.tuples(st.sampled_from(MEMBERS), st.sampled_from(RAW)) | times, max_size=4))
+    given = draw(st.permutations([*common, *pairs]))
+    if draw(st.integers(0, 9)) == 0:
+        given = given[1:]
+    members = []
+    for name, value in given:
+        before, between, after = draw(GAPS), draw(GAPS), draw(GAPS)
+        members.append(f'{before}"{name}"{between}:{after}{value}')
+    return ("{" + ",".join(members) + "}").encode()
+
+
+def outcome(body: bytes) -> tuple[str, Message | None]:
+    try:
+        return "", read(structured(body))
+    except BadEnvelope as error:
+        return str(error), None
+
+
+@settings(max_examples=500)
+@given(bodies())
+def test_the_quick_reader_reads_what_the_careful_one_reads(body: bytes) -> None:
+    quickly = outcome(body)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(envelope, "_plainly", lambda _: None)
+        patch.setattr(envelope, "_quickly", lambda _: envelope._UNREAD)
+        carefully = outcome(body)
+    assert quickly == carefully
+    if quickly[1] is not None and carefully[1] is not None:
+        assert repr(quickly[1].data) == repr(carefully[1].data)
+        assert {name: repr(value) for name, value in quickly[1].extensions.items()} == {
+            name: repr(value) for name, value in carefully[1].extensions.items()
+        }
 
 
 # -- against the SDK of CloudEvents

@@ -1,4 +1,4 @@
-"""Maintenance of the ledgers: room for new keys is made ahead, and what is old goes with its partition.
+"""Maintenance of the ledgers and the kept responses: room is made ahead, and what is old goes with its partition.
 
 Nothing here waits long for a lock, because claims would queue up behind it: a step that finds its lock taken is left
 for the next time.
@@ -36,17 +36,21 @@ SHORTEST_GENERATION = timedelta(minutes=1)
 GENERATIONS = 4
 """Generations that a retention is divided into."""
 
+STRAGGLERS = timedelta(minutes=1)
+"""By how much the response of a transaction that began before the end of a generation may be younger than that."""
+
 PARTITIONS = 30
 PERIODS = tuple(timedelta(hours=hours) for hours in (6, 24, 7 * 24, 30 * 24, 365 * 24))
-_PARENTS: dict[str, LiteralString] = {"any": "ledger", "time": "ledger_by_time"}
+_PARENTS: dict[str, LiteralString] = {"any": "ledger", "time": "ledger_by_time", "http": "http_responses"}
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Skipped(NamedTuple):
     """A step that could not be taken now, and why.
 
-    The steps are `make`, `rotate`, `detach` and `drop` of a partition, and `retire`, which is of a whole ledger. `pid`
-    is the session that holds the lock, of several the one whose transaction is open longest; None if none is known.
+    The steps are `make`, `rotate`, `detach` and `drop` of a partition, and `retire` and `forget`, of a whole table.
+    `pid` is the session that holds the lock, of several the one whose transaction is open longest; None where none is
+    known.
     """
 
     step: str
@@ -75,6 +79,7 @@ class Maintenance:
 def maintain(connection: psycopg.Connection[Any], *, now: datetime | None = None) -> Maintenance:
     """Make partitions ahead, seal a generation that is old enough, and drop what every consumer may forget.
 
+    The same is done for the responses of HTTP services, whose generations need no seal.
     The connection is in autocommit mode and outside any transaction. `now` is the database's clock unless it is given.
     Any number of processes may do it at any time; one of them does the work. A ledger without consumers stays as it
     is. Claims are held up for 0.15 seconds at most, time after time; nothing is ever deleted row by row.
@@ -134,10 +139,19 @@ class _Due(NamedTuple):
     ceiling: int
 
 
+class _HttpDue(NamedTuple):
+    now: int
+    retention: float | None
+    generation: int
+    name: str
+    starts_at: int
+
+
 class _Run:
     def __init__(self, connection: psycopg.Connection[Any], done: Maintenance) -> None:
         self._connection = connection
         self._done = done
+        self._http = False
 
     def run(self, at: datetime | None) -> None:
         with raw_cursor(self._connection) as cursor:
@@ -156,6 +170,7 @@ class _Run:
             if now - instant(due.starts_at) >= generation_length(retention):
                 self._rotate(due.generation, due.name, now)
             self._retire("any", retention, now)
+        self._run_http(at)
         blocked: set[str] = set()
         for name, ledger, halfway in self._retired():
             # Only one partition of a table may be halfway at a time.
@@ -165,6 +180,51 @@ class _Run:
                 blocked.add(ledger)
             else:
                 self._drop(name)
+
+    def _run_http(self, at: datetime | None) -> None:
+        try:
+            with raw_cursor(self._connection) as cursor:
+                row = cursor.execute(statement("http_due"), {"now": at}).fetchone()
+        except psycopg.errors.InsufficientPrivilege as error:
+            # The role of a consumer has nothing to do with them.
+            self._done.skipped.append(self._refused("retire", "http_responses", error))
+            return
+        assert row is not None
+        self._http = True
+        due = _HttpDue(*row)
+        if due.retention is None:
+            return
+        now, retention = instant(due.now), timedelta(seconds=due.retention)
+        if now - instant(due.starts_at) >= generation_length(retention):
+            self._rotate_http(due.generation, due.name, now)
+        values = {"now": now, "retention": due.retention}
+
+        def retire() -> None:
+            # Commits of responses may come a moment after their generation has ended.
+            late = {**values, "retention": (retention + STRAGGLERS).total_seconds()}
+            with self._connection.cursor(row_factory=tuple_row) as cursor:
+                cursor.execute(statement("http_retire"), late)
+                self._done.retired += sorted(name for (name,) in cursor)
+
+        def forget() -> None:
+            self._connection.execute(statement("http_forget"), values)
+
+        self._take("retire", "http_responses", ("http_generations",), retire)
+        self._take("forget", "http_claims", ("http_claims",), forget)
+
+    def _rotate_http(self, generation: int, active: str, now: datetime) -> None:
+        name = f"http_responses_{generation + 1}"
+
+        def step() -> None:
+            with self._connection.transaction():
+                self._connection.execute(statement("http_make"), (name, generation + 1))
+                self._connection.execute(
+                    statement("http_rotate"), {"now": now, "generation": generation, "name": name}
+                )
+
+        if self._take("rotate", active, ("http_responses",), step):
+            self._done.made.append(name)
+            self._done.sealed.append(active)
 
     def _make_range(self, start: datetime, end: datetime) -> bool:
         name = f"ledger_by_time_{start:%Y%m%d_%H%M}"
@@ -225,8 +285,16 @@ class _Run:
             self._done.dropped.append(name)
 
     def _retired(self) -> list[tuple[str, str, bool | None]]:
+        found: list[tuple[str, str, bool | None]] = []
         with self._connection.cursor(row_factory=tuple_row) as cursor:
-            return cursor.execute(statement("ledger_retired")).fetchall()
+            for name in ("ledger_retired", "http_retired") if self._http else ("ledger_retired",):
+                found += cursor.execute(statement(name)).fetchall()
+        return found
+
+    @staticmethod
+    def _refused(step: str, partition: str, error: psycopg.Error) -> Skipped:
+        reason = f"{error.diag.message_primary}; run `onefold maintain` as the owner of the ledger"
+        return Skipped(step, partition, reason)
 
     def _take(self, step: str, partition: str, tables: Sequence[str], call: Callable[[], None]) -> bool:
         """Take a step, in a few tries; true if it is done."""
@@ -241,8 +309,7 @@ class _Run:
             except psycopg.errors.LockNotAvailable:
                 continue
             except psycopg.errors.InsufficientPrivilege as error:
-                reason = f"{error.diag.message_primary}; run `onefold maintain` as the owner of the ledger"
-                self._done.skipped.append(Skipped(step, partition, reason))
+                self._done.skipped.append(self._refused(step, partition, error))
                 return False
         with self._connection.cursor(row_factory=tuple_row) as cursor:
             row = cursor.execute(statement("ledger_blocker"), (list(tables),)).fetchone()

@@ -1,0 +1,1 @@
+SELECT onefold.http_keep(%s, %s, %s, %s, %s, %s)

@@ -1,0 +1,1 @@
+DELETE FROM onefold.http_claims WHERE key = %s AND token = %s

@@ -185,9 +185,8 @@ class _Run:
         try:
             with raw_cursor(self._connection) as cursor:
                 row = cursor.execute(statement("http_due"), {"now": at}).fetchone()
-        except psycopg.errors.InsufficientPrivilege as error:
-            # The role of a consumer has nothing to do with them.
-            self._done.skipped.append(self._refused("retire", "http_responses", error))
+        except psycopg.errors.InsufficientPrivilege:
+            # A role that serves no HTTP, such as that of a consumer, has nothing to do with them.
             return
         assert row is not None
         self._http = True
@@ -291,11 +290,6 @@ class _Run:
                 found += cursor.execute(statement(name)).fetchall()
         return found
 
-    @staticmethod
-    def _refused(step: str, partition: str, error: psycopg.Error) -> Skipped:
-        reason = f"{error.diag.message_primary}; run `onefold maintain` as the owner of the ledger"
-        return Skipped(step, partition, reason)
-
     def _take(self, step: str, partition: str, tables: Sequence[str], call: Callable[[], None]) -> bool:
         """Take a step, in a few tries; true if it is done."""
         pauses = Backoff(0.05, 0.2)
@@ -309,7 +303,8 @@ class _Run:
             except psycopg.errors.LockNotAvailable:
                 continue
             except psycopg.errors.InsufficientPrivilege as error:
-                self._done.skipped.append(self._refused(step, partition, error))
+                reason = f"{error.diag.message_primary}; run `onefold maintain` as the owner of the ledger"
+                self._done.skipped.append(Skipped(step, partition, reason))
                 return False
         with self._connection.cursor(row_factory=tuple_row) as cursor:
             row = cursor.execute(statement("ledger_blocker"), (list(tables),)).fetchone()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, TypeVar
 
 import psycopg
@@ -12,14 +13,17 @@ import psycopg
 from ..domain.aggregate import Aggregate
 from ..domain.errors import OnefoldError
 from ..domain.event import Event
+from ..domain.point import point
 from ..projections.app import App
 from ..projections.engine import Progress
 from ..projections.projection import AnyProjection, Projection
 from ..projections.row import Row
 from .announcing import announcer
+from .audit.history import Entry, as_of, entries
 from .backoff import Backoff
 from .connection import connected, without_password
 from .embedded import database_url
+from .history import history as recorded_history
 from .postgres.errors import VersionConflict
 from .postgres.log import EventLog
 from .postgres.migrate import migrate
@@ -150,6 +154,40 @@ class Store:
             while (page := reader.read(after, EVENTS_AT_ONCE)).records:
                 yield from map(reader.event, page.records)
                 after = page.upto
+
+    def history(self, aggregate_class: type[Aggregate], key: str) -> Iterator[Entry]:
+        """Yield the events of an aggregate, each as it is stored and with what it changed in the state.
+
+        Nothing for a stream without events. Where an event cannot be decoded or folded, `unknown` says why.
+        """
+        with connected(self.url, application="onefold history") as connection:
+            recorded = recorded_history(connection, aggregate_class.stream_of(key), log=self.log.name)
+            yield from entries(recorded, aggregate_class, self.log.registry)
+
+    def as_of(
+        self,
+        aggregate_class: type[A],
+        key: str,
+        *,
+        version: int | None = None,
+        position: int | None = None,
+        occurred: datetime | None = None,
+        recorded: datetime | None = None,
+    ) -> A:
+        """Return the aggregate as of a version, a position, or an instant by the clock that is named.
+
+        `occurred` includes what had happened by then, `recorded` what the log knew by then, both with the instant
+        itself. Events are folded in the order of versions. It is for looking at: while anything is left out, its
+        version counts what was folded, and saving it is refused. Raises `BadPoint` unless one of them is given,
+        `NaiveInstant`, and `AggregateNotFound` when there was nothing yet.
+        """
+        at = point(version=version, position=position, occurred=occurred, recorded=recorded)
+        stream = aggregate_class.stream_of(key)
+        with self.pool.connection() as connection:
+            found = as_of(
+                connection, aggregate_class, stream, at, log=self.log.name, registry=self.log.registry
+            )
+        return found.aggregate
 
     def rows(self, projection: Projection[R]) -> list[R]:
         """Return the rows of a read model in the order of its key; for tests and small tables."""

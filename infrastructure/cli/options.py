@@ -36,3 +36,12 @@ ForConsumer = Annotated[
 ForSequence = Annotated[
     str | None, typer.Option("--sequence", metavar="TEXT", help="Only what belongs to this sequence.")
 ]
+InLog = Annotated[str, typer.Option("--log", metavar="NAME", help="The log that it is in.")]
+ByClock = Annotated[
+    str,
+    typer.Option(
+        "--clock",
+        metavar="CLOCK",
+        help="Which instant of an event is meant: when it occurred, or when it was recorded.",
+    ),
+]

@@ -12,13 +12,15 @@ import psycopg
 import typer
 
 from ...domain.errors import OnefoldError
+from ...domain.point import BadPoint
 from ...projections.app import UnknownConsumer, UnknownProjection
+from ..audit.history import UnknownCategory
 from ..brokers import BadBrokerURL, MissingExtra, MissingFile
 from ..connection import one_line
 from ..history import UnknownLog
 from ..reading import InputFileError, MappingError
 from ..settings import SettingsError
-from . import consume, db, dead_letters, demo, history, maintain, parked, reading, rebuild, run, status
+from . import consume, db, dead_letters, demo, diff, history, maintain, parked, reading, rebuild, run, status
 from .application import AppNotFound
 from .groups import Command, Group
 from .problems import PROBLEMS, USAGE, WrongUse
@@ -29,11 +31,13 @@ MISUSES = (
     WrongUse,
     AppNotFound,
     BadBrokerURL,
+    BadPoint,
     InputFileError,
     MappingError,
     MissingExtra,
     MissingFile,
     SettingsError,
+    UnknownCategory,
     UnknownConsumer,
     UnknownLog,
     UnknownProjection,
@@ -118,6 +122,7 @@ app.command("run", cls=Command)(run.run)
 app.command("consume", cls=Command)(consume.consume)
 app.command("status", cls=Command)(status.status)
 app.command("history", cls=Command)(history.history)
+app.command("diff", cls=Command)(diff.diff)
 app.command("rebuild", cls=Command)(rebuild.rebuild)
 app.add_typer(dead_letters.group, name="dead-letters")
 app.add_typer(parked.group, name="parked")

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from onefold.domain.account import Account
 from onefold.domain.money import Money
+from onefold.infrastructure.audit.history import entries
 from onefold.infrastructure.cli.history import _show
 from onefold.infrastructure.history import UnknownLog, history, logs
 from onefold.infrastructure.store import Store
@@ -55,7 +56,7 @@ def test_lines_are_neither_broken_nor_padded_where_nobody_looks(onefold: Onefold
     account.deposit(Money.of("24.90", "EUR"), at=AT, operation="cash " * 30)
     store.save(account)
     lines = onefold("history", "account/1", COLUMNS="40").out.splitlines()
-    start = "   2  account.deposited  2026-03-01 12:30:00Z  position 2, recorded "
+    start = "   2  account.deposited  occurred 2026-03-01 12:30:00Z  position 2, recorded "
     assert any(line.startswith(start) and line.endswith("Z") for line in lines)
     assert any(line.endswith("cash " * 29 + "cash ") for line in lines)
     assert not any(line.endswith("  ") for line in lines)
@@ -65,12 +66,12 @@ def test_a_terminal_of_80_columns_breaks_no_line_about_an_event(store: Store, co
     deposits(store, "1", 10)
     out = StringIO()
     console = Console(file=out, width=80, force_terminal=True, color_system=None)
-    _show(console, "account/1", history(connection, "account/1"))
+    _show(console, "account/1", entries(history(connection, "account/1"), Account))
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
-    assert "   2  account.deposited  2026-03-01 12:30:00Z" in lines
+    assert "   2  account.deposited  occurred 2026-03-01 12:30:00Z" in lines
     assert re.fullmatch(
         r"      position 2, recorded [-0-9]{10} [0-9:.]+Z",
-        lines[lines.index("   2  account.deposited  2026-03-01 12:30:00Z") + 1],
+        lines[lines.index("   2  account.deposited  occurred 2026-03-01 12:30:00Z") + 1],
     )
     assert lines[-1] == "2 events"
 

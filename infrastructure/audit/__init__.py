@@ -1,0 +1,1 @@
+"""Audit: reading what the log has kept, and what was made of it."""

@@ -20,7 +20,21 @@ from ..connection import one_line
 from ..history import UnknownLog
 from ..reading import InputFileError, MappingError
 from ..settings import SettingsError
-from . import consume, db, dead_letters, demo, diff, history, maintain, parked, reading, rebuild, run, status
+from . import (
+    consume,
+    db,
+    dead_letters,
+    demo,
+    diff,
+    history,
+    maintain,
+    parked,
+    reading,
+    rebuild,
+    run,
+    serve,
+    status,
+)
 from .application import AppNotFound
 from .groups import Command, Group
 from .problems import PROBLEMS, USAGE, WrongUse
@@ -126,6 +140,7 @@ app.command("diff", cls=Command)(diff.diff)
 app.command("rebuild", cls=Command)(rebuild.rebuild)
 app.add_typer(dead_letters.group, name="dead-letters")
 app.add_typer(parked.group, name="parked")
+app.command("serve", cls=Command)(serve.serve)
 app.command("maintain", cls=Command)(maintain.maintain)
 app.add_typer(db.group, name="db")
 

@@ -12,6 +12,7 @@ from .domain.money import Money
 from .domain.registry import Registry, registry
 from .projections.app import App
 from .projections.consumer import Consumer, Rejected, consumer
+from .projections.effect import Again, Done, Effect, effect
 from .projections.errors import ProjectionFailed
 from .projections.message import Message
 from .projections.policies import Retry, Stop
@@ -22,18 +23,23 @@ from .projections.row import Row
 
 if TYPE_CHECKING:
     from .infrastructure.consuming.transaction import AsyncTransaction, Transaction
+    from .infrastructure.effects.call import AsyncCall, Call
+    from .infrastructure.effects.tasks import perform
     from .infrastructure.postgres.errors import AggregateNotFound, VersionConflict
     from .infrastructure.store import NotCaughtUp, Store, connect
 else:
     # A module that only declares events or projections does not load the database's client.
     _LATER = {
         "AggregateNotFound": "onefold.infrastructure.postgres.errors",
+        "AsyncCall": "onefold.infrastructure.effects.call",
         "AsyncTransaction": "onefold.infrastructure.consuming.transaction",
+        "Call": "onefold.infrastructure.effects.call",
         "NotCaughtUp": "onefold.infrastructure.store",
         "Store": "onefold.infrastructure.store",
         "Transaction": "onefold.infrastructure.consuming.transaction",
         "VersionConflict": "onefold.infrastructure.postgres.errors",
         "connect": "onefold.infrastructure.store",
+        "perform": "onefold.infrastructure.effects.tasks",
     }
 
     def __getattr__(name):
@@ -47,12 +53,17 @@ else:
 
 
 __all__ = [
+    "Again",
     "Aggregate",
     "AggregateNotFound",
     "App",
+    "AsyncCall",
     "AsyncTransaction",
+    "Call",
     "CommandRefused",
     "Consumer",
+    "Done",
+    "Effect",
     "Event",
     "EventMeta",
     "Handler",
@@ -81,7 +92,9 @@ __all__ = [
     "applies",
     "connect",
     "consumer",
+    "effect",
     "from_local",
+    "perform",
     "projection",
     "publish",
     "registry",

@@ -15,6 +15,7 @@ from ..domain.errors import OnefoldError
 
 DATABASE_URL = "ONEFOLD_DATABASE_URL"
 HOME = "ONEFOLD_HOME"
+SMTP_URL = "ONEFOLD_SMTP_URL"
 
 
 class SettingsError(OnefoldError):

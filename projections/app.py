@@ -1,4 +1,4 @@
-"""Applications: which aggregates, projections, consumers and publications belong together."""
+"""Applications: which aggregates, projections, consumers, publications and effects belong together."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TypeVar
 from ..domain.aggregate import Aggregate
 from ..domain.errors import DeclarationError, OnefoldError
 from .consumer import Consumer
+from .effect import Effect, UnknownEffect
 from .projection import AnyProjection
 from .publication import Publication
 
-N = TypeVar("N", Consumer, AnyProjection)
+N = TypeVar("N", Consumer, AnyProjection, Effect)
 
 
 class UnknownProjection(OnefoldError, LookupError):
@@ -23,7 +24,7 @@ class UnknownConsumer(OnefoldError, LookupError):
 
 
 class App:
-    """The aggregates, projections, consumers and publications of one application.
+    """The aggregates, projections, consumers, publications and effects of one application.
 
     `onefold --app module:app` finds it by import.
     """
@@ -35,16 +36,19 @@ class App:
         projections: Iterable[AnyProjection] = (),
         consumers: Iterable[Consumer] = (),
         publications: Iterable[Publication] = (),
+        effects: Iterable[Effect] = (),
     ) -> None:
         self.aggregates = tuple(aggregates)
         self.projections = tuple(projections)
         self.consumers = tuple(consumers)
         self.publications = tuple(publications)
+        self.effects = tuple(effects)
         folded = [consumer.fold.name for consumer in self.consumers if consumer.fold is not None]
         for what, names in (
             ("category", [aggregate.category for aggregate in self.aggregates]),
             ("projection", [*(projection.name for projection in self.projections), *folded]),
             ("consumer", [consumer.name for consumer in self.consumers]),
+            ("effect", [effect.name for effect in self.effects]),
         ):
             for name in names:
                 if names.count(name) > 1:
@@ -62,9 +66,10 @@ class App:
         projections = ", ".join(projection.name for projection in self.projections)
         consumers = ", ".join(consumer.name for consumer in self.consumers)
         publications = ", ".join(map(repr, self.publications))
+        effects = ", ".join(effect.name for effect in self.effects)
         return (
             f"App(aggregates=[{aggregates}], projections=[{projections}], consumers=[{consumers}], "
-            f"publications=[{publications}])"
+            f"publications=[{publications}], effects=[{effects}])"
         )
 
     def consumer(self, which: str | Consumer) -> Consumer:
@@ -73,6 +78,13 @@ class App:
         Raises `UnknownConsumer` listing those there are.
         """
         return _found("consumer", self.consumers, which, UnknownConsumer)
+
+    def effect(self, which: str | Effect) -> Effect:
+        """Return the effect of this name, or the given one if it is the application's.
+
+        Raises `UnknownEffect` listing those there are.
+        """
+        return _found("effect", self.effects, which, UnknownEffect)
 
     def projection(self, which: str | AnyProjection) -> AnyProjection:
         """Return the projection of this name, or the given one if it is the application's.

@@ -17,8 +17,10 @@ from psycopg.sql import Composable
 from ...domain.aggregate import Aggregate
 from ...domain.errors import OnefoldError
 from ...domain.event import Event
+from ...projections.effect import Effect
 from ...projections.message import Message
 from ...projections.publication import CARRIED, Posting
+from ..effects.tasks import perform
 from ..identity import new_event_id
 from ..postgres import outbox
 from ..postgres.errors import AggregateNotFound
@@ -145,6 +147,15 @@ class Transaction:
             outbox.write(self.connection, [Posting(to, message, key or message.subject, numbered)])
         return message.id
 
+    def perform(self, effect: str | Effect, data: Any = None, *, key: str | None = None) -> str:
+        """Ask for an effect, to be made once this is committed; return the key of its call.
+
+        `data` is what its function gets: any JSON value, a pydantic model, or an event. The same `key` with equal data
+        asks for nothing new, with other data it raises `EffectConflict`. Left out, each call of this asks for one.
+        """
+        with self._calls:
+            return perform(self.connection, effect, data, key=key)
+
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """Run the body in a savepoint: an error that leaves it undoes only the body."""
@@ -235,3 +246,7 @@ class AsyncTransaction:
         return await asyncio.to_thread(
             self._transaction.publish, message, data, to=to, key=key, subject=subject, numbered=numbered
         )
+
+    async def perform(self, effect: str | Effect, data: Any = None, *, key: str | None = None) -> str:
+        """Ask for an effect; see `Transaction.perform`."""
+        return await asyncio.to_thread(self._transaction.perform, effect, data, key=key)

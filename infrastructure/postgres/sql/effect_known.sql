@@ -1,0 +1,1 @@
+SELECT call, fingerprint FROM onefold.effect_keys WHERE call = ANY (%s)

@@ -17,6 +17,7 @@ from ...projections.app import UnknownConsumer, UnknownProjection
 from ..audit.history import UnknownCategory
 from ..brokers import BadBrokerURL, MissingExtra, MissingFile
 from ..connection import one_line
+from ..exporting.errors import ExportFileError
 from ..history import UnknownLog
 from ..reading import InputFileError, MappingError
 from ..settings import SettingsError
@@ -26,9 +27,13 @@ from . import (
     dead_letters,
     demo,
     diff,
+    doctor,
+    export,
     history,
+    import_log,
     maintain,
     parked,
+    projections,
     reading,
     rebuild,
     run,
@@ -46,6 +51,7 @@ MISUSES = (
     AppNotFound,
     BadBrokerURL,
     BadPoint,
+    ExportFileError,
     InputFileError,
     MappingError,
     MissingExtra,
@@ -137,11 +143,15 @@ app.command("consume", cls=Command)(consume.consume)
 app.command("status", cls=Command)(status.status)
 app.command("history", cls=Command)(history.history)
 app.command("diff", cls=Command)(diff.diff)
+app.command("export", cls=Command)(export.export)
+app.command("import-log", cls=Command)(import_log.import_log)
 app.command("rebuild", cls=Command)(rebuild.rebuild)
+app.add_typer(projections.group, name="projections")
 app.add_typer(dead_letters.group, name="dead-letters")
 app.add_typer(parked.group, name="parked")
 app.command("serve", cls=Command)(serve.serve)
 app.command("maintain", cls=Command)(maintain.maintain)
+app.command("doctor", cls=Command)(doctor.doctor)
 app.add_typer(db.group, name="db")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 from typing import Annotated
 
@@ -57,6 +56,7 @@ def serve(
     try:
         import uvicorn
 
+        from ..http.listening import listen
         from ..http.shop import shop_api
     except ImportError as error:
         raise MissingExtra(
@@ -64,7 +64,7 @@ def serve(
             "pip install 'onefold[http]'"
         ) from error
     try:
-        listening = socket.create_server((host, port), family=_family(host))
+        listening = listen(host, port)
     except OSError as error:
         raise WrongUse(
             f"expected an address that this machine can be reached at, found {host} port {port}: "
@@ -102,7 +102,3 @@ def serve(
             thread.join()
     if not asked:
         raise ServerFailed("expected to serve until told to stop, found the server ended; its log says why")
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -65,7 +65,7 @@ def missing(header: str) -> Problem:
 
 def malformed(detail: str) -> Problem:
     """Return the problem of a key that cannot be read."""
-    return Problem(400, detail, MALFORMED, "Idempotency key is malformed")
+    return Problem(400, f"{detail}.", MALFORMED, "Idempotency key is malformed")
 
 
 def reused() -> Problem:

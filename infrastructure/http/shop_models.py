@@ -6,7 +6,7 @@ import datetime as dt
 from decimal import Decimal
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from ...domain.account import Account
 from ...domain.money import Money
@@ -16,6 +16,11 @@ Id = Annotated[str, Field(pattern=r"^[A-Za-z0-9._~-]{1,64}$")]
 """Names an order, account, customer, item, product or payment; the same in a URL without escapes."""
 
 Text = Annotated[str, Field(max_length=200, pattern=r"^[^\x00]*$")]
+
+
+def _whole(value: Any) -> Any:
+    # In JSON 3.0 is the same number as 3.
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class _Given(BaseModel):
@@ -69,7 +74,7 @@ class NewPayment(_Given):
     payment_id: Id
     amount: Price
     kind: Text = ""
-    installments: Annotated[int, Field(ge=1, le=120)] = 1
+    installments: Annotated[int, Field(ge=1, le=120), BeforeValidator(_whole)] = 1
 
 
 class Cancellation(_Given):

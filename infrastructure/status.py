@@ -15,6 +15,7 @@ from ..projections.app import App
 from ..projections.errors import FailedEvent
 from ..projections.projection import AnyProjection
 from .consumers import ConsumerState, ConsumerStatus, consumers_status
+from .effects.status import EffectStatus, effects_status
 from .history import logs
 from .postgres.sql import statement
 
@@ -107,7 +108,7 @@ class Status:
     """The state of a database in one moment, `at`.
 
     `others` are projections in it that the application lacks. `consumers` are all of the database, and those of the
-    application that were never started.
+    application that were never started. `effects` are those of the application, and others with calls that are open.
     """
 
     database: str
@@ -117,13 +118,12 @@ class Status:
     projections: tuple[ProjectionStatus, ...]
     others: tuple[str, ...] = ()
     consumers: tuple[ConsumerStatus, ...] = ()
+    effects: tuple[EffectStatus, ...] = ()
 
     @property
     def sound(self) -> bool:
-        """False when a projection has stopped or needs a rebuild, or a consumer has dead letters."""
-        return all(projection.sound for projection in self.projections) and all(
-            consumer.sound for consumer in self.consumers
-        )
+        """False when a projection has stopped or needs a rebuild, a consumer or an effect has dead letters."""
+        return all(each.sound for each in (*self.projections, *self.consumers, *self.effects))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +186,7 @@ def status(connection: psycopg.Connection[Any], app: App) -> Status:
             ),
             others=_others(checkpoints, app.projections),
             consumers=_consumers(connection, app),
+            effects=effects_status(connection, [each.name for each in app.effects]),
         )
 
 

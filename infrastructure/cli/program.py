@@ -14,6 +14,7 @@ import typer
 from ...domain.errors import OnefoldError
 from ...domain.point import BadPoint
 from ...projections.app import UnknownConsumer, UnknownProjection
+from ...projections.effect import UnknownEffect
 from ..audit.history import UnknownCategory
 from ..brokers import BadBrokerURL, MissingExtra, MissingFile
 from ..connection import one_line
@@ -28,6 +29,7 @@ from . import (
     demo,
     diff,
     doctor,
+    effects,
     export,
     history,
     import_log,
@@ -59,6 +61,7 @@ MISUSES = (
     SettingsError,
     UnknownCategory,
     UnknownConsumer,
+    UnknownEffect,
     UnknownLog,
     UnknownProjection,
 )
@@ -140,6 +143,7 @@ app.command("demo", cls=Command)(demo.demo)
 app.command("import", cls=Command)(reading.read_in)
 app.command("run", cls=Command)(run.run)
 app.command("consume", cls=Command)(consume.consume)
+app.command("effects", cls=Command)(effects.effects)
 app.command("status", cls=Command)(status.status)
 app.command("history", cls=Command)(history.history)
 app.command("diff", cls=Command)(diff.diff)

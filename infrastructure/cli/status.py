@@ -18,6 +18,7 @@ from .database import readable
 from .options import Application, AsJson
 from .output import cell, fitted, moment, plain, report, seconds, sign, table, write_json
 from .problems import PROBLEMS
+from .status_of_effects import overview_of_effects, problem_of_effect
 
 COLOURS = {
     State.RUNNING: "green",
@@ -40,7 +41,8 @@ def status(app: Application = SHOP, json: AsJson = False) -> None:
     """Show how far projections are behind their log and consumers behind their broker, and what holds things up.
 
     Lag is counted in events beyond the projection's position, and in seconds since the oldest of them was recorded.
-    Exits with 1 when a projection was stopped by a failure or needs a rebuild, or a consumer has dead letters.
+    Exits with 1 when a projection was stopped by a failure or needs a rebuild, or there are dead letters of a consumer
+    or an effect.
     """
     application = load_app(app)
     with readable() as connection:
@@ -91,6 +93,18 @@ def document(found: Status) -> dict[str, Any]:
         ],
         "others": found.others,
         "consumers": [_consumer(consumer) for consumer in found.consumers],
+        "effects": [
+            {
+                "name": effect.name,
+                "declared": effect.declared,
+                "pending": effect.pending,
+                "oldest_due_seconds": _rounded(effect.oldest_seconds),
+                "running": effect.running,
+                "dead_letters": effect.dead,
+                "counts_exact": not effect.bounded,
+            }
+            for effect in found.effects
+        ],
     }
 
 
@@ -151,6 +165,9 @@ def show(console: Console, found: Status) -> None:
                 f"letter{'' if consumer.dead_letters == 1 else 's'}; see "
                 f"`onefold dead-letters list --consumer {plain(consumer.name)}`",
             )
+    for effect in found.effects:
+        if problem := problem_of_effect(effect):
+            console.print(sign(console, False), problem)
     for log in found.logs:
         for holder in log.holders:
             if holder.age is None or holder.age >= PATIENCE:
@@ -190,10 +207,12 @@ def overview(console: Console, found: Status) -> RenderableType:
             seconds(projection.lag_seconds) if projection.lag.number else "–",
             _worker(projection),
         )
-    if found.projections or not found.consumers:
+    if found.projections or not (found.consumers or found.effects):
         lines.append(fitted(console, rows, "worker (lease)", "position"))
     if found.consumers:
         lines.append(overview_of_consumers(console, found.consumers))
+    if found.effects:
+        lines.append(overview_of_effects(console, found.effects))
     return Group(*lines)
 
 

@@ -12,12 +12,12 @@ from uuid import UUID
 
 import psycopg
 from psycopg.rows import class_row
-from pydantic_core import to_json
 
 from ...domain.errors import UnstorableValue
-from ...domain.event import EventMeta, reject_unstorable_metadata
+from ...domain.event import EventMeta
 from ...projections.effect import Dead, Effect
 from ..postgres.sql import statement
+from .value import as_json
 
 LARGEST_RESULT = 65_536
 """Bytes of a result as JSON; a larger one is not kept."""
@@ -91,7 +91,7 @@ class Queue:
 
     def done(self, task: Claimed, result: Any, keep: float) -> bool:
         """Note that the call has had its effect; false if the task is another's by now."""
-        kept, note = kept_result(result)
+        kept, note = kept_result(task.effect, result)
         return self._say("effect_done", task, result=kept, note=note, keep=keep)
 
     def wait(self, task: Claimed, delay: float, error: str) -> bool:
@@ -117,18 +117,14 @@ def renew(connection: psycopg.Connection[Any], task: Claimed, lease: float) -> b
     return connection.execute(statement("effect_renew"), values).rowcount == 1
 
 
-def kept_result(result: Any) -> tuple[str | None, str | None]:
+def kept_result(effect: str, result: Any) -> tuple[str | None, str | None]:
     """Return a result as JSON to be kept, else why it is not: the call has had its effect whatever it returned."""
     if result is None:
         return None, None
     try:
-        text = to_json(result, inf_nan_mode="constants").decode()
-        reject_unstorable_metadata({"result": json.loads(text)})
-    except (ValueError, UnstorableValue) as error:
-        return (
-            None,
-            f"the result, a {type(result).__name__}, was not kept: it cannot be written as JSON ({error})",
-        )
+        text = as_json(f"effect {effect}", "result", result)
+    except UnstorableValue as error:
+        return None, f"the result was not kept: {error}"
     if (size := len(text.encode())) > LARGEST_RESULT:
         return (
             None,

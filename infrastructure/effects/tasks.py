@@ -14,11 +14,9 @@ from uuid import UUID
 import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import class_row, tuple_row
-from pydantic import BaseModel
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import to_json
 
-from ...domain.errors import UnstorableValue
-from ...domain.event import Event, _flaws, encode
+from ...domain.event import Event, encode
 from ...projections.effect import Effect, EffectConflict, EffectKeyError, call_of, checked_key
 from ...projections.fingerprint import fingerprint, shown
 from ...projections.message import Message
@@ -26,6 +24,7 @@ from ...projections.projection import NAME
 from ..identity import new_event_id
 from ..postgres.outbox import NoTransaction
 from ..postgres.sql import statement
+from .value import as_json
 
 CHANNEL = "onefold_effects"
 """The channel of NOTIFY on which writers wake the runners."""
@@ -106,7 +105,7 @@ def task_of(effect: str | Effect, data: Any, key: str | None) -> Task:
     if isinstance(data, Event):
         text = encode(data)
         return _of_event(name, own, call, data, text, _print(data.event_name, _stream(data), text))
-    text = _as_json(name, data)
+    text = as_json(f"effect {name}", "data", data)
     return Task(name, own, call, _print("", None, text), None, None, text)
 
 
@@ -198,19 +197,6 @@ def _stream(event: Event) -> str | None:
         return event.meta.stream
     except AttributeError:
         return None
-
-
-def _as_json(name: str, data: Any) -> str:
-    plain: Any = data
-    try:
-        if isinstance(data, BaseModel):
-            plain = data.model_dump(mode="json")
-        text = to_json(plain, inf_nan_mode="constants").decode()
-    except (PydanticSerializationError, ValueError) as error:
-        raise UnstorableValue(f"effect {name}", "data", f"cannot be written as JSON ({error})") from error
-    for path, reason in _flaws("data", json.loads(text, parse_float=Decimal)):
-        raise UnstorableValue(f"effect {name}", path, reason)
-    return text
 
 
 def _print(kind: str, stream: str | None, text: str) -> UUID:

@@ -1,4 +1,4 @@
-"""The worker: takes one task after the other, makes its call outside of any transaction, and notes what became of it."""
+"""The worker: takes one task after the other, makes its call outside of any transaction, and notes what came of it."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Worker:
         match what:
             case Done(result):
                 became, heard = "done", queue.done(task, result, effect.keep)
-                if note := kept_result(result)[1]:
+                if note := kept_result(effect.name, result)[1]:
                     log.warning("effect %s: key %s: %s", effect.name, task.key, note)
             case Wait(seconds):
                 delay = seconds * random.uniform(0.5, 1.0)  # noqa: S311 - spreads retries, keeps no secret

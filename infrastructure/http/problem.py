@@ -52,6 +52,11 @@ class Problem:
         return json.dumps(self.document).encode("ascii")
 
 
+def sentence(text: str) -> str:
+    """Return what an error says as a sentence."""
+    return f"{text[:1].upper()}{text[1:].removesuffix('.')}."
+
+
 def missing(header: str) -> Problem:
     """Return the problem of a request without a key."""
     return Problem(
@@ -65,7 +70,7 @@ def missing(header: str) -> Problem:
 
 def malformed(detail: str) -> Problem:
     """Return the problem of a key that cannot be read."""
-    return Problem(400, f"{detail}.", MALFORMED, "Idempotency key is malformed")
+    return Problem(400, sentence(detail), MALFORMED, "Idempotency key is malformed")
 
 
 def reused() -> Problem:

@@ -25,7 +25,7 @@ from ..postgres.errors import AggregateNotFound, VersionConflict
 from ..store import Store
 from .exchange import PLACE
 from .middleware import RETRY_AFTER, IdempotencyKey, log
-from .problem import MEDIA_TYPE, Problem
+from .problem import MEDIA_TYPE, Problem, sentence
 from .request import forget, transaction
 from .shop_models import (
     AccountView,
@@ -290,9 +290,16 @@ def _answer_problems(api: FastAPI) -> None:
             if not keep and PLACE in request.scope:
                 forget(request)
             headers = {"Retry-After": str(RETRY_AFTER)} if isinstance(error, VersionConflict) else {}
-            return _response(Problem(status, str(error), f"/problems/{type_}", title, headers=headers))
+            detail = sentence(str(error))
+            return _response(Problem(status, detail, f"/problems/{type_}", title, headers=headers))
 
         return tell
+
+    def absent(_: Request, error: Exception) -> PlainResponse:
+        assert isinstance(error, AggregateNotFound)
+        category, _slash, key = error.stream.partition("/")
+        detail = f"There is no {category} {key}. Name one that is there, or make it first."
+        return _response(Problem(404, detail, "/problems/not-found", f"There is no such {category}"))
 
     def unavailable(request: Request, error: Exception) -> PlainResponse:
         log.error("shop: %s %s: %s", request.method, ascii(request.url.path), one_line(error))
@@ -320,7 +327,7 @@ def _answer_problems(api: FastAPI) -> None:
         return _response(Problem(500, "The server failed; its log says why. Nothing was done."))
 
     handlers: dict[type[Exception], Callable[..., PlainResponse]] = {
-        AggregateNotFound: told(404, "not-found", "There is no such aggregate"),
+        AggregateNotFound: absent,
         Exists: told(409, "exists", "Id is taken"),
         IllegalTransition: told(409, "illegal-transition", "Not possible now"),
         CommandRefused: told(409, "refused", "A rule forbids it"),

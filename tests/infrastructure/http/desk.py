@@ -114,7 +114,8 @@ class Client:
     """Asks a server, with a key in quotes."""
 
     def __init__(self, url: str) -> None:
-        self.http = httpx.Client(base_url=url, timeout=30)
+        # A server closes a connection after an error, maybe while it is used again.
+        self.http = httpx.Client(base_url=url, timeout=30, limits=httpx.Limits(max_keepalive_connections=0))
 
     def post(self, path: str, key: str | None = "k1", *, method: str = "POST", **more: Any) -> httpx.Response:
         headers = dict(more.pop("headers", {}))

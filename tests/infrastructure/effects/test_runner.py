@@ -52,9 +52,9 @@ def test_a_call_that_fails_is_made_again_with_the_same_key(database_url: str) ->
     assert rows(database_url, STATE) == [(1, True, False, None, "ConnectionError: no answer\\x00")]
     until_idle(database_url, effect)
     assert calls == [(key, 1), (key, 2), (key, 3)]
-    assert rows(database_url, "attempts, result, error, owner, round(extract(days FROM remove_at - done_at))") == [
-        (3, "done", None, None, 30)
-    ]
+    assert rows(
+        database_url, "attempts, result, error, owner, round(extract(days FROM remove_at - done_at))"
+    ) == [(3, "done", None, None, 30)]
 
 
 def test_a_call_that_fails_for_good_is_a_dead_letter(database_url: str) -> None:

@@ -16,7 +16,7 @@ from ..projections.engine import PAGE, Progress
 from ..projections.errors import FailedEvent, ProjectionFailed
 from ..projections.projection import AnyProjection
 from .connection import connected, one_line
-from .postgres.errors import ReadModelChanged
+from .postgres.errors import ReadModelChanged, ReadModelReplaced
 from .postgres.log import channel_of
 from .postgres.readmodel import prepare
 from .wakeup import Wakeup
@@ -161,6 +161,8 @@ class Runner:
         while not self._stopping.is_set():
             try:
                 worker.run()
+            except ReadModelReplaced:
+                raise
             except ReadModelChanged as error:
                 run.failure, run.awaits_rebuild = str(error), True
                 log.warning(

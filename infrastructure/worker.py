@@ -17,7 +17,7 @@ from ..projections.projection import AnyProjection
 from .backoff import Backoff
 from .connection import connected, one_line
 from .postgres.columns import register
-from .postgres.errors import Fenced, ReadModelChanged
+from .postgres.errors import Fenced, ReadModelChanged, ReadModelReplaced
 from .postgres.pool import configure
 from .postgres.reader import LogReader
 from .postgres.readmodel import ReadModelStore, prepare, worker_name
@@ -67,6 +67,7 @@ class Worker:
         self._trouble: Exception | None = None
         self._advanced = False
         self._away = False
+        self._built_here = False
 
     def stop(self) -> None:
         """Make the worker finish the page in hand and return."""
@@ -104,7 +105,8 @@ class Worker:
         """Keep the projection up with its log until `stop` is called.
 
         Raises `ProjectionFailed` when the policy gives up on an event, `ReadModelChanged` when the table was built
-        by other code. Lost connections and lost leases are waited out.
+        by other code, `ReadModelReplaced` when a rebuild has put another version in its place since.
+        Lost connections and lost leases are waited out.
         """
         backoff = Backoff()
         seen = -1 if self._wakeup is None else self._wakeup.count
@@ -136,7 +138,9 @@ class Worker:
                     seen = self._wait(seen, POLL)
 
     def rebuild(self, *, patience: float = 30.0) -> Progress:
-        """Make the tables anew and apply the whole log; raises `Fenced` if another worker does not let go.
+        """Make the tables anew in place and apply the whole log; raises `Fenced` if another worker does not let go.
+
+        Readers see them fill up; `rebuilding.Rebuild` builds beside the table that serves.
 
         Waits up to `patience` seconds for an append that is open in front of the log's end; `Progress.waiting` is
         true if it is still open then.
@@ -183,6 +187,10 @@ class Worker:
             else:
                 self._back()
                 return progress
+        except ReadModelChanged as error:
+            if self._built_here:
+                raise ReadModelReplaced(self.projection.name) from error
+            raise
         except Fenced as error:
             log.warning("%s", error)
             return Progress(held=False)
@@ -220,6 +228,7 @@ class Worker:
             reader, writer, loader = (self._connect(role) for role in ("read", "write", "load"))
             with contextlib.suppress(*([ReadModelChanged] if rebuilding else [])):
                 prepare(writer, self.projection)
+                self._built_here = True
             log_reader = LogReader(reader, log=self.projection.log, registry=self.projection.registry)
             self._model = ReadModelStore(self.projection, writer, loader, log_reader, owner=self.owner)
             self._engine = Engine(

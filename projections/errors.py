@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from ..domain.errors import OnefoldError
 
+ADVICE = "Events before it are applied; mend the fold or its row model and run again"
+
 
 class FailedEvent(NamedTuple):
     """The event that a projection failed at, and why."""
@@ -36,13 +38,13 @@ class ProjectionFailed(OnefoldError):
     that the fold, the handler or the database raised.
     """
 
-    def __init__(self, projection: str, event: FailedEvent) -> None:
+    def __init__(self, projection: str, event: FailedEvent, *, advice: str = ADVICE) -> None:
         self.projection = projection
         self.event = event
         super().__init__(
             f"projection {projection} failed at event {event.type_name} "
             f"(stream {event.stream}, version {event.version}, position {event.position}): "
-            f"{event.reason.rstrip('.')}. Events before it are applied; mend the fold or its row model and run again"
+            f"{event.reason.rstrip('.')}. {advice}"
         )
 
 

@@ -69,8 +69,21 @@ class BrokenTransaction(OnefoldError):
 class ReadModelChanged(OnefoldError):
     """The table of a projection was built by another shape or version of it."""
 
+    def __init__(self, projection: str, reason: str | None = None) -> None:
+        super().__init__(
+            reason
+            or f"projection {projection}: its row model, version or SQL is not the one that built table "
+            f"read.{projection}; run `onefold rebuild {projection}`"
+        )
+
+
+class ReadModelReplaced(ReadModelChanged):
+    """The table that a worker kept up was replaced by another version, which its code does not know."""
+
     def __init__(self, projection: str) -> None:
         super().__init__(
-            f"projection {projection}: its row model, version or SQL is not the one that built table "
-            f"read.{projection}; run `onefold rebuild {projection}`"
+            projection,
+            f"projection {projection}: expected the version in read.{projection} that this code has built, found that "
+            "a rebuild by other code, or a rollback, has put another one in its place; this worker ends: start the "
+            f"code of that version, or go back with `onefold projections rollback {projection}`",
         )

@@ -21,7 +21,7 @@ from ...projections.ports import Checkpoint, Kept, Key, LogReader, Page
 from ...projections.projection import AnyProjection, Handler, Projection
 from .errors import BrokenTransaction, Fenced, ReadModelChanged
 from .sql import statement
-from .table import PackedRows, Table
+from .table import READ, PackedRows, Table
 
 MOVE = "SELECT onefold.move_checkpoint(%s, %s, %s, %s, %s, %s)"
 SHARE = 0.3
@@ -108,7 +108,8 @@ class ReadModelStore:
     """One projection's rows and checkpoint, for one worker.
 
     `writer` is used for claims and writes, `loader` for reading rows; they may be used by two threads at the same
-    time and must not be the same connection. Both are in autocommit mode.
+    time and must not be the same connection. Both are in autocommit mode. `schema` and `segment` say which version of
+    the read model it is: the serving one, or one beside it.
     """
 
     def __init__(
@@ -120,13 +121,14 @@ class ReadModelStore:
         *,
         owner: str,
         segment: int = 0,
+        schema: str = READ,
     ) -> None:
         self.projection = projection
         self.owner = owner
         self._writer = writer
         self._loader = loader
         self._reader = reader
-        self._table = Table(projection) if isinstance(projection, Projection) else None
+        self._table = Table(projection, schema) if isinstance(projection, Projection) else None
         self._who = {
             "projection": projection.name,
             "segment": segment,
@@ -164,6 +166,8 @@ class ReadModelStore:
         try:
             return self._table.load(self._loader, keys)
         except REFUSALS as error:
+            if self._held is not None and self._was_replaced(self._loader, self._held):
+                raise Fenced(self.projection.name, self._held.position) from error
             raise RowRefused(error) from error
 
     def pack(self, changes: Mapping[Key, Kept]) -> PackedRows | None:
@@ -275,12 +279,23 @@ class ReadModelStore:
         try:
             yield
         except REFUSALS as error:
+            if self._was_replaced(self._writer, at):
+                self._held = None
+                raise Fenced(self.projection.name, at.position) from error
             raise RowRefused(error) from error
         except psycopg.DatabaseError as error:
             if error.sqlstate != FENCED:
                 raise
             self._held = None
             raise Fenced(self.projection.name, at.position) from error
+
+    def _was_replaced(self, connection: psycopg.Connection[Any], at: Checkpoint) -> bool:
+        """Tell whether what refused a row may be the table of another version, that was put in place meanwhile."""
+        found = connection.execute(
+            "SELECT token FROM onefold.checkpoints WHERE projection = %(projection)s AND segment = %(segment)s",
+            self._who,
+        ).fetchone()
+        return found is None or found[0] != at.token
 
     def _moved(self, at: Checkpoint, upto: int) -> Checkpoint:
         self._renewed = time.monotonic()

@@ -31,17 +31,24 @@ class PackedRows(NamedTuple):
     removals: bool
 
 
-class Table:
-    """The table `read.<projection>`; its primary key is the row model's key."""
+class Content(NamedTuple):
+    """How many rows, and a sum of the hashes of what stands in them, whatever order they are in."""
 
-    def __init__(self, projection: Projection[Any]) -> None:
+    rows: int
+    hash: Any
+
+
+class Table:
+    """The table `read.<projection>`, or its like in another schema; its primary key is the row model's key."""
+
+    def __init__(self, projection: Projection[Any], schema: str = READ) -> None:
         self.row: type[Row] = projection.row
         self.columns = columns_of(projection.row)
         self.keys = tuple(
             next(column for column in self.columns if column.name == name)
             for name in projection.row.key_fields
         )
-        self.name = Identifier(READ, projection.name)
+        self.name = Identifier(schema, projection.name)
         self._reads = tuple(
             (place, column.read) for place, column in enumerate(self.columns) if column.read is not None
         )
@@ -53,9 +60,11 @@ class Table:
             for fenced in (False, True)
             for removing in (False, True)
         }
+        self._fill = self._fill_statement()
+        self._compare = self._compare_statement()
 
-    def create(self, connection: psycopg.Connection[Any]) -> None:
-        """Make the table; an older one of this name is dropped."""
+    def create(self, connection: psycopg.Connection[Any], *, keyed: bool = True) -> None:
+        """Make the table; an older one of this name is dropped. Without its primary key unless `keyed`."""
         connection.execute(SQL("DROP TABLE IF EXISTS {}").format(self.name))
         lines = [
             SQL("{} {}{}").format(
@@ -68,10 +77,15 @@ class Table:
             for column in self.columns
         ]
         lines.append(SQL("{} bigint NOT NULL").format(Identifier(POSITION)))
-        lines.append(SQL("PRIMARY KEY ({})").format(_joined(self.keys)))
+        if keyed:
+            lines.append(SQL("PRIMARY KEY ({})").format(_joined(self.keys)))
         connection.execute(
             SQL("CREATE TABLE {} ({}) WITH (fillfactor = 70)").format(self.name, SQL(", ").join(lines))
         )
+
+    def add_key(self, connection: psycopg.Connection[Any]) -> None:
+        """Make the primary key of a table that was made without."""
+        connection.execute(SQL("ALTER TABLE {} ADD PRIMARY KEY ({})").format(self.name, _joined(self.keys)))
 
     def load(
         self, connection: psycopg.Connection[Any], keys: Collection[Key], *, binary: bool = True
@@ -97,6 +111,25 @@ class Table:
             )
         )
         return [self._built(self._read(values)) for values in found]
+
+    def count(self, connection: psycopg.Connection[Any]) -> int:
+        """Return the number of rows."""
+        found = connection.execute(SQL("SELECT count(*) FROM {}").format(self.name)).fetchone()
+        return 0 if found is None else int(found[0])
+
+    def some_keys(self, connection: psycopg.Connection[Any], percent: float, most: int) -> list[Key]:
+        """Return the keys of about so many percent of the rows, drawn at random, and at most so many."""
+        found = connection.execute(
+            SQL("SELECT {} FROM {} TABLESAMPLE BERNOULLI (%s) LIMIT %s").format(
+                _joined(self.keys), self.name
+            ),
+            (percent, most),
+        ).fetchall()
+        reads = [column.read for column in self.keys]
+        return [
+            tuple(value if read is None else read(value) for value, read in zip(values, reads, strict=True))
+            for values in found
+        ]
 
     def merge(self, connection: psycopg.Connection[Any], changes: Mapping[Key, Kept]) -> None:
         """Write changed rows in one statement; a row that is None is removed. Raises as `pack` does."""
@@ -131,6 +164,28 @@ class Table:
         """
         statement = self._merges[bool(move), rows.removals]
         connection.execute(statement, [*move, *rows.columns], prepare=True)
+
+    def fill(self, connection: psycopg.Connection[Any], rows: PackedRows) -> None:
+        """Write packed rows, none of them a removal, that are not in the table yet."""
+        connection.execute(self._fill, rows.columns, prepare=True)
+
+    def compare(
+        self, connection: psycopg.Connection[Any], keys: Collection[Key], rows: Mapping[Key, Any]
+    ) -> tuple[Content, Content]:
+        """Return the content that `rows` would have in the table, and what the table has under `keys`.
+
+        The position last applied is not compared. Raises as `pack` does.
+        """
+        packed = self.pack({key: (0, row) for key, row in rows.items()}) if rows else self._no_rows()
+        chosen = [
+            self._packed(column, [key[place] for key in keys], keys) for place, column in enumerate(self.keys)
+        ]
+        found = connection.execute(self._compare, [*packed.columns[:-1], *chosen], prepare=True).fetchone()
+        assert found is not None
+        return Content(*found[:2]), Content(*found[2:])
+
+    def _no_rows(self) -> PackedRows:
+        return PackedRows([*(column.pack([]) for column in self.columns), PACK_POSITION([])], removals=False)
 
     def _has_removals(self, changes: Mapping[Key, Kept]) -> bool:
         kinds = {type(row) for _, row in changes.values()}
@@ -197,6 +252,44 @@ class Table:
                 keys=_joined(self.keys),
                 match=_match(self.keys, "k"),
             )
+            .as_bytes(None)
+        )
+
+    def _fill_statement(self) -> bytes:
+        arrays: list[Composable] = [*(_array(column) for column in self.columns), SQL("%b::bigint[]")]
+        names = SQL(", ").join([*(Identifier(name) for name in self._names), Identifier(POSITION)])
+        values = [*(_value(column) for column in self.columns), SQL("s.{}").format(Identifier(POSITION))]
+        return (
+            SQL("INSERT INTO {table} ({names}) SELECT {values} FROM unnest({arrays}) AS s ({names})")
+            .format(
+                table=self.name,
+                names=names,
+                values=SQL(", ").join(values),
+                arrays=SQL(", ").join(arrays),
+            )
+            .as_bytes(None)
+        )
+
+    def _compare_statement(self) -> bytes:
+        columns = SQL(", ").join(SQL("t.{}").format(Identifier(name)) for name in self._names)
+        content = SQL("SELECT count(*), coalesce(sum(hashtextextended(r::text, 0)), 0) FROM ({}) r")
+        expected = SQL("SELECT {values} FROM unnest({arrays}) AS s ({names})").format(
+            values=SQL(", ").join(
+                SQL("{} AS {}").format(_value(column), Identifier(column.name)) for column in self.columns
+            ),
+            arrays=SQL(", ").join(_array(column) for column in self.columns),
+            names=SQL(", ").join(map(Identifier, self._names)),
+        )
+        found = SQL("SELECT {columns} FROM {table} t JOIN unnest({arrays}) AS k ({keys}) ON {match}").format(
+            columns=columns,
+            table=self.name,
+            arrays=SQL(", ").join(_array(column) for column in self.keys),
+            keys=_joined(self.keys),
+            match=_match(self.keys, "k"),
+        )
+        return (
+            SQL("SELECT * FROM ({expected}) expected, ({found}) found")
+            .format(expected=content.format(expected), found=content.format(found))
             .as_bytes(None)
         )
 

@@ -34,7 +34,7 @@ def mine(application: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def checkpoint(connection: Connection, name: str = "total") -> tuple[int, str | None]:
     """Where a projection stands, and the owner of its lease."""
     found = connection.execute(
-        "SELECT position, owner FROM onefold.checkpoints WHERE projection = %s", (name,)
+        "SELECT position, owner FROM onefold.checkpoints WHERE projection = %s AND segment = 0", (name,)
     ).fetchone()
     return found or (0, None)
 

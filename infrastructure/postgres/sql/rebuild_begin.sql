@@ -1,0 +1,1 @@
+INSERT INTO onefold.rebuilds (projection, fingerprint) VALUES (%(projection)s, %(fingerprint)s)

@@ -1,0 +1,1 @@
+DELETE FROM onefold.rebuilds WHERE projection = %(projection)s

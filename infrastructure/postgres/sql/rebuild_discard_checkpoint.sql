@@ -1,0 +1,1 @@
+DELETE FROM onefold.checkpoints WHERE projection = %(projection)s AND segment = -1

@@ -1,0 +1,1 @@
+UPDATE onefold.rebuilds SET failure = %(failure)s, updated_at = clock_timestamp() WHERE projection = %(projection)s

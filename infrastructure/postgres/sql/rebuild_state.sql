@@ -1,0 +1,1 @@
+SELECT fingerprint, phase, upto, total FROM onefold.rebuilds WHERE projection = %(projection)s

@@ -1,0 +1,2 @@
+SELECT position, version, occurred_at, recorded_at, event_id, schema_version, stream, type, data::text, metadata::text
+FROM {log} WHERE stream = %b AND position <= %b ORDER BY version

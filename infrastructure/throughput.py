@@ -39,7 +39,7 @@ class _Setting(Generic[T]):
                     self._write(self._before)
 
 
-_COLLECTION = _Setting(gc.get_threshold, lambda value: gc.set_threshold(*value), (50_000, 20, 100))
+_COLLECTION = _Setting(gc.get_threshold, lambda value: gc.set_threshold(*value), (500_000, 10, 100))
 _SWITCHES = _Setting(sys.getswitchinterval, sys.setswitchinterval, 0.001)
 
 

@@ -6,7 +6,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial, reduce
@@ -36,6 +36,7 @@ field of the data (`data.payment_id`)."""
 LONGEST_SEQUENCE = 1_000
 """Bytes of the name of a sequence, which is the key of an index."""
 
+_DIGITS = 19
 F = TypeVar("F", bound=Effect)
 _ATTRIBUTES = frozenset({"id", "source", "type", "subject", "time", "datacontenttype", "dataschema"})
 _PATH = re.compile(r"[a-z][a-z0-9_]*(\.\w+)*")
@@ -182,15 +183,33 @@ class Consumer:
         if self._version is None:
             return None
         found = version = self._version(message)
-        dated = self.rule.ordering == "snapshot"
         if type(found) is str and found.isascii() and found.isdigit() and len(found) < 20:
             version = int(found)
-        elif isinstance(found, datetime) and dated and found.tzinfo is not None:
+            if 0 < version < 2**63:
+                return version
+        dated = self.rule.ordering == "snapshot"
+        if isinstance(found, datetime) and dated and found.tzinfo is not None:
             version = microseconds(found)
         if type(version) is not int or not 0 < version < 2**63:
             expected = "a whole number from 1" + (", or an instant after 2000 with its zone" if dated else "")
             raise MessageRefused(f"expected a version ({expected}), found {shown(found)}")
         return version
+
+    def places_of(self, messages: Sequence[Message]) -> tuple[list[str | None], list[int | None]]:
+        """Return what `sequence_of` and `version_of` return of each message; raises `MessageRefused`."""
+        sequences: list[Any] = [None] * len(messages)
+        versions: list[Any] = [None] * len(messages)
+        if self._sequence is not None:
+            sequences = [*map(self._sequence, messages)]
+            if not _are_plain(sequences, LONGEST_SEQUENCE):
+                sequences = [self.sequence_of(message) for message in messages]
+        if self._version is not None:
+            found = [*map(self._version, messages)]
+            if _are_plain(found, _DIGITS) and "".join(found).isdigit():
+                versions = [*map(int, found)]
+            if not found or versions[0] is None or not 0 < min(versions) <= max(versions) < 2**63:
+                versions = [self.version_of(message) for message in messages]
+        return sequences, versions
 
     def event_class_of(self, message: Message) -> type[Event] | None:
         """Return the event class that a message's type leads to, None for a type that the function does not take."""
@@ -351,6 +370,20 @@ def _names(effect: Any) -> dict[str, Any]:
         with suppress(ValueError):
             names[variable] = cell.cell_contents
     return names
+
+
+def _are_plain(found: Sequence[Any], longest: int) -> bool:
+    """Tell whether all of these are text that is not empty, in ASCII, without NUL, of `longest` letters at most."""
+    if not {str}.issuperset(map(type, found)):
+        return False
+    sizes = [*map(len, found)]
+    text = "".join(found)
+    return (
+        min(sizes, default=0) > 0
+        and max(sizes, default=0) <= longest
+        and text.isascii()
+        and "\x00" not in text
+    )
 
 
 def _finder(consumer: str, option: str, part: Any) -> Callable[[Message], Any] | None:

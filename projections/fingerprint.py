@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from hashlib import blake2b
+from itertools import chain
 from json import JSONEncoder
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import msgspec
@@ -20,6 +21,7 @@ from .message import Message
 # backslash is a letter of a longer text, and a text before a colon is a key.
 _DECIMAL_TEXT = re.compile(rb'(?<!\\)"(-?)([0-9]+)\.([0-9]*)"(?!:)')
 _UUID_TEXT = re.compile(r"[0-9a-fA-F]{8}(-?)(?:[0-9a-fA-F]{4}\1){3}[0-9a-fA-F]{12}")
+_UUID_LETTERS = 36
 _NAN = float("nan")
 # Digits of a whole number; Python reads and writes no longer ones as JSON.
 _LONGEST = 4300
@@ -39,18 +41,40 @@ def fingerprint(message: Message) -> bytes:
     data = message.data
     kind, subject = message.type, message.subject or ""
     head = f"{len(kind)}:{kind}{len(subject)}:{subject}".encode(errors="surrogatepass")
-    content = b"\x00" + data if isinstance(data, bytes) else _canonical(data)
+    if type(data) is dict and _PLAIN.issuperset(map(type, data.values())):
+        # The other way writes the same, in several times as long.
+        content = _quickly(data)
+        if b"." in content:
+            content = _DECIMAL_TEXT.sub(_normal, content)
+    else:
+        content = b"\x00" + data if isinstance(data, bytes) else _canonical(data)
     return blake2b(head + content, digest_size=16).digest()
+
+
+def fingerprints(messages: Sequence[Message]) -> list[bytes]:
+    """Return the fingerprint of each message."""
+    data = [message.data for message in messages]
+    if not {dict}.issuperset(map(type, data)) or not _PLAIN.issuperset(
+        map(type, chain.from_iterable(map(dict.values, data)))
+    ):
+        return [fingerprint(message) for message in messages]
+    contents = [
+        _DECIMAL_TEXT.sub(_normal, content) if b"." in content else content for content in map(_quickly, data)
+    ]
+    heads = [
+        f"{len(message.type)}:{message.type}{len(subject)}:{subject}".encode(errors="surrogatepass")
+        for message in messages
+        for subject in (message.subject or "",)
+    ]
+    return [
+        blake2b(head + content, digest_size=16).digest()
+        for head, content in zip(heads, contents, strict=True)
+    ]
 
 
 def _canonical(data: Any) -> bytes:
     """Return JSON that is the same for what is equal by value."""
-    if type(data) is dict and _PLAIN.issuperset(map(type, data.values())):
-        # The other way writes the same, in several times as long.
-        found = _quickly(data)
-    else:
-        found = _encode(data).encode()
-    return _DECIMAL_TEXT.sub(_normal, found) if b"." in found else found
+    return _DECIMAL_TEXT.sub(_normal, _encode(data).encode())
 
 
 def digest_of(key: object) -> bytes:
@@ -67,19 +91,42 @@ def digest_of(key: object) -> bytes:
 
 def time_ordered(key: object) -> bytes:
     """Return the 16 bytes of a key that is a UUIDv7; raises `KeyMissing` for another."""
-    text = text_of(key)
+    text = key if type(key) is str else text_of(key)
     # Python reads more than this as a UUID, such as a sign in front, and leaves out spaces.
-    marked = len(text) == 36 and text[8:24:5] == "----"
+    marked = len(text) == _UUID_LETTERS and text[8:24:5] == "----"
     try:
         found = bytes.fromhex(text.replace("-", "")) if marked or _UUID_TEXT.fullmatch(text) else b""
     except ValueError:
         found = b""
     if len(found) != 16 or found[6] >> 4 != 7 or found[8] >> 6 != 2:
+        text_of(key)
         raise KeyMissing(
             f"expected a UUIDv7 as key, found {shown(key)}; a ledger of time-ordered keys takes no other "
             '(declare ledger="any" for keys of any kind)'
         )
     return found
+
+
+def digests_of(keys: Sequence[object], *, timed: bool) -> list[bytes]:
+    """Return what `time_ordered` or `digest_of` returns of each key; raises `KeyMissing` for the first without."""
+    if not timed:
+        return [digest_of(key) for key in keys]
+    texts = cast("Sequence[str]", keys)
+    if {str}.issuperset(map(type, keys)) and {_UUID_LETTERS}.issuperset(map(len, texts)):
+        try:
+            found = [bytes.fromhex(text.replace("-", "")) for text in texts]
+        except ValueError:
+            found = []
+        # As in `time_ordered`, of all together.
+        if (
+            found
+            and {"----"}.issuperset([text[8:24:5] for text in texts])
+            and {16}.issuperset(map(len, found))
+            and {0x70}.issuperset([each[6] & 0xF0 for each in found])
+            and {0x80}.issuperset([each[8] & 0xC0 for each in found])
+        ):
+            return found
+    return [time_ordered(key) for key in keys]
 
 
 def text_of(key: object) -> str:

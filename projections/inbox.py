@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from ..domain.event import Event
 from ..domain.lifecycle import Lifecycle, Verdict
 from .guards import APPLIED, Outcome, Rule, advances, identify, order
@@ -22,15 +24,14 @@ PARKED = Outcome.PARKED
 _tuple = tuple.__new__
 
 
-@dataclass(slots=True, eq=False)
-class Item:
+class Item(Struct, eq=False, gc=False):
     """A message made ready to be decided: its key and fingerprint (16 bytes each), its place in its sequence.
 
     `event` is what the effect gets, None for a message of a type that is passed over. `forgotten` is true for a message
     older than what the ledger remembers, `unclaimed` for one whose key it has no place for. `ruled` is an outcome that
     is settled beforehand, with its cause: the message lacks something, its handler refused it, or its tries are used
     up. `parked` is the number of its row if it was parked before; `held` is true while such a one waits for its next
-    try. `arrival` is the caller's own.
+    try.
     """
 
     key: bytes
@@ -45,7 +46,6 @@ class Item:
     parked: int | None = None
     held: bool = False
     attempts: int = 0
-    arrival: Any = None
 
 
 class Standing(NamedTuple):
@@ -91,6 +91,9 @@ class Planner:
         self.lifecycle = lifecycle
         # What waits already is not refused when the declaration changes.
         self._waiting_rule = replace(rule, on_gap="park")
+        # Where the version alone decides, what is to be applied at once is told by one comparison.
+        self._by_version = lifecycle is None and rule.ordering != "unordered"
+        self._farthest = 1 if rule.ordering == "delta" else _LATE
 
     def plan(
         self,
@@ -109,15 +112,29 @@ class Planner:
         waiting: dict[str, list[Item]] = {
             sequence: sorted(found, key=_turn) for sequence, found in parked.items() if found
         }
+        by_version, farthest = self._by_version, self._farthest
+        steps, changed = plan.steps, plan.standings
         for item in items:
-            known = decided.get(item.key)
-            if known is None:
-                known = fresh.get(item.key)
-            outcome = identify(item.fingerprint, known, forgotten=item.forgotten)
-            if outcome is not None:
-                plan.steps.append(_tuple(Step, (item, outcome, _CAUSES.get(outcome, ""))))
-                continue
-            fresh[item.key] = item.fingerprint
+            key = item.key
+            if key in decided or key in fresh or item.forgotten:
+                known = decided.get(key)
+                if known is None:
+                    known = fresh.get(key)
+                outcome = identify(item.fingerprint, known, forgotten=item.forgotten)
+                if outcome is not None:
+                    steps.append(_tuple(Step, (item, outcome, _CAUSES.get(outcome, ""))))
+                    continue
+            fresh[key] = item.fingerprint
+            sequence, version = item.sequence, item.version
+            if by_version and sequence is not None and version is not None and item.ruled is None:
+                standing = changed.get(sequence) or standings.get(sequence) or _NOWHERE
+                if 0 < version - standing[0] <= farthest:
+                    # `order` says the same.
+                    steps.append(_tuple(Step, (item, APPLIED, "")))
+                    changed[sequence] = _tuple(Standing, (version, standing[1], standing[2]))
+                    if waiting and waiting.get(sequence):
+                        self._drain(plan, sequence, standings, waiting)
+                    continue
             self._take(plan, item, standings, waiting)
         # Of those that came with the batch; the others were parked before.
         for found in waiting.values():

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -15,44 +14,56 @@ from ...domain.errors import OnefoldError
 from ...domain.event import Event, placed
 from ...domain.instant import microseconds
 from ...projections.consumer import Consumer, MessageRefused
-from ...projections.fingerprint import digest_of, fingerprint, text_of, time_ordered
+from ...projections.fingerprint import (
+    digest_of,
+    digests_of,
+    fingerprint,
+    fingerprints,
+    text_of,
+    time_ordered,
+)
 from ...projections.guards import Outcome
 from ...projections.inbox import Item
 from ...projections.message import Message
-from ..brokers.envelope import read
+from ..brokers.envelope import STRUCTURED, read, read_plain
 from ..brokers.port import Delivery
 
 _UNIX_2000 = 946_684_800_000
 _set = object.__setattr__
+_TOGETHER = 8
+
+NO_MESSAGE = Message("", "", "")
+"""Stands for the message of a delivery that cannot be read."""
 
 
-@dataclass(slots=True, eq=False)
-class Arrival:
-    """A delivery on its way through the consumer.
+class Arrival(Item, eq=False, gc=False, kw_only=True):
+    """A delivery on its way through the consumer: its message made ready, and what has become of it.
 
-    `aged` is when the message came to be, in microseconds since 2000-01-01 UTC, None if it was promised to be young.
-    `category` is that of its sequence where it is folded, whose sequence is the key alone.
-    `item` is None where the delivery cannot be read or has no key; then `problem` says why.
+    `given` is its key as it was found. `aged` is when the message came to be, in microseconds since 2000-01-01 UTC,
+    None if it was promised to be young. `category` is that of its sequence where it is folded, whose sequence is the
+    key alone. One that cannot be read or has no key has an empty key, and `problem` says why.
     """
 
     delivery: Delivery
-    item: Item | None = None
-    key_text: str = ""
+    given: Any = None
     aged: int | None = None
     category: str | None = None
     problem: str = ""
-    message: Message | None = None
-    generation: int = 0
     outcome: Outcome | None = None
+
+    @property
+    def key_text(self) -> str:
+        """The key as text."""
+        return "" if self.given is None else text_of(self.given)
 
     @property
     def identity(self) -> bytes:
         """16 bytes that tell this dead letter from another; the same for each delivery of one message."""
         digest = blake2b(digest_size=16)
-        if self.item is not None:
+        if self.key:
             digest.update(b"key")
-            digest.update(self.item.key)
-            digest.update(self.item.fingerprint)
+            digest.update(self.key)
+            digest.update(self.fingerprint)
         else:
             delivery = self.delivery
             # Brokers that number what they hold name the same place each time; the others are told by the content.
@@ -68,80 +79,145 @@ class Reader:
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
         self._timed = consumer.ledger == "time"
+        self._digest = time_ordered if self._timed else digest_of
+        self._key_of = consumer.key_of
         self._decoders: dict[tuple[str, Any], Callable[[Any], Event] | None] = {}
+
+    def arrivals(self, deliveries: Sequence[Delivery]) -> list[Arrival]:
+        """Return what `arrival` returns of each delivery; those that are plain and in order take half the time."""
+        if len(deliveries) >= _TOGETHER:
+            try:
+                found = self._together(deliveries)
+            except (Exception, SystemExit):  # noqa: BLE001 - whatever it is, it is found out of which message
+                found = None
+            if found is not None:
+                return found
+        return [self.arrival(delivery) for delivery in deliveries]
+
+    def _together(self, deliveries: Sequence[Delivery]) -> list[Arrival] | None:
+        """Return the arrivals, None when something about one of them needs a closer look."""
+        consumer, fold = self._consumer, self._consumer.fold
+        if not {STRUCTURED}.issuperset([each.headers.get("content-type") for each in deliveries]):
+            return None
+        messages = read_plain([each.body for each in deliveries])
+        if messages is None:
+            return None
+        given = [*map(self._key_of, messages)]
+        keys = digests_of(given, timed=self._timed)
+        sequences, versions = consumer.places_of(messages)
+        streams = [
+            sequence or message.subject or "" for sequence, message in zip(sequences, messages, strict=True)
+        ]
+        categories: list[str | None] = [None] * len(messages)
+        if fold is not None:
+            rows = [_row_of(stream, fold.name) for stream in streams]
+            categories = [category for category, _ in rows]
+            sequences = [key for _, key in rows]
+            streams = [f"{category}/{key}" for category, key in rows]
+        times = [None if message.time is None else microseconds(message.time) for message in messages]
+        if self._timed:
+            ages: list[int | None] = [(int.from_bytes(key[:6], "big") - _UNIX_2000) * 1000 for key in keys]
+        else:
+            ages = [self._age(each, message) for each, message in zip(deliveries, messages, strict=True)]
+        events = messages if consumer.model is Message else self._events(messages, streams, versions, times)
+        marks = fingerprints(messages)
+        columns = (keys, marks, messages, events, sequences, versions, deliveries, given, ages, categories)
+        return [
+            Arrival(
+                key,
+                mark,
+                message,
+                event,
+                sequence,
+                version,
+                delivery=delivery,
+                given=each,
+                aged=aged,
+                category=category,
+            )
+            for key, mark, message, event, sequence, version, delivery, each, aged, category in zip(
+                *columns, strict=True
+            )
+        ]
+
+    def _events(
+        self,
+        messages: Sequence[Message],
+        streams: Sequence[str],
+        versions: Sequence[int | None],
+        times: Sequence[int | None],
+    ) -> list[Event | None]:
+        """Return the events of messages, None for one that is passed over; raises what is wrong with one of them."""
+        decoders, found = self._decoders, list[Event | None]()
+        for message, stream, version, at in zip(messages, streams, versions, times, strict=True):
+            decoder = decoders.get((message.type, message.extensions.get("schemaversion")))
+            data = message.data
+            event = decoder(data) if decoder is not None and type(data) is dict else self._decoded(message)
+            if event is not None:
+                _set(event, "_meta", placed(stream, version or 0, at))
+            found.append(event)
+        return found
 
     def arrival(self, delivery: Delivery) -> Arrival:
         """Return the delivery with all that its decision needs; what is wrong with it is said in the result."""
-        found = Arrival(delivery)
+        message = NO_MESSAGE
         try:
-            message = found.message = read(delivery)
-            self._identify(found, message)
+            message = read(delivery)
+            given = self._key_of(message)
+            key = self._digest(given)
+            found = Arrival(key, fingerprint(message), message, delivery=delivery, given=given)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - nothing that is wrong with one stops the others
-            found.problem = reason(error)
-            return found
-        item = found.item
-        assert item is not None
-        try:
-            found.aged = self._age(found, message, item)
-        except (Exception, SystemExit) as error:  # noqa: BLE001
-            item.ruled = (Outcome.REJECTED, reason(error))
+            return Arrival(b"", b"", message, delivery=delivery, problem=reason(error))
+        if self._timed:
+            found.aged = (int.from_bytes(key[:6], "big") - _UNIX_2000) * 1000
+        else:
+            try:
+                found.aged = self._age(delivery, message)
+            except (Exception, SystemExit) as error:  # noqa: BLE001
+                found.ruled = (Outcome.REJECTED, reason(error))
         # Also of what is refused: others wait behind it.
         try:
-            self._place(message, item)
+            self._place(message, found)
         except (Exception, SystemExit) as error:  # noqa: BLE001
-            item.ruled = item.ruled or (Outcome.REJECTED, reason(error))
+            found.ruled = found.ruled or (Outcome.REJECTED, reason(error))
         return found
 
-    def _identify(self, found: Arrival, message: Message) -> None:
+    def _place(self, message: Message, item: Arrival) -> None:
         consumer = self._consumer
-        key = consumer.key_of(message)
-        if self._timed:
-            digest = time_ordered(key)
-            found.key_text = str(key)
-        else:
-            digest = digest_of(key)
-            found.key_text = text_of(key)
-        found.item = Item(digest, fingerprint(message), message, arrival=found)
-
-    def _place(self, message: Message, item: Item) -> None:
-        consumer = self._consumer
-        item.sequence = consumer.sequence_of(message)
-        stream = item.sequence or message.subject or ""
-        if consumer.fold is not None:
+        item.sequence = sequence = consumer.sequence_of(message)
+        stream = sequence or message.subject or ""
+        fold = consumer.fold
+        if fold is not None:
             # The row's key is the part after the slash, and it is what must be locked.
-            category, slash, key = stream.partition("/")
-            if not slash:
-                category, key = consumer.fold.name, stream
-            if not key:
-                raise MessageRefused(f"expected a sequence with a key after the slash, found {stream!r}")
-            item.sequence, stream = key, f"{category}/{key}"
-            item.arrival.category = category
+            category, item.sequence = _row_of(stream, fold.name)
+            item.category, stream = category, f"{category}/{item.sequence}"
+        item.version = version = consumer.version_of(message)
         if consumer.model is Message:
-            item.version = consumer.version_of(message)
             item.event = message
             return
+        decoder = self._decoders.get((message.type, message.extensions.get("schemaversion")))
+        data, at = message.data, message.time
+        event = decoder(data) if decoder is not None and type(data) is dict else self._decoded(message)
+        if event is not None:
+            occurred = None if at is None else microseconds(at)
+            _set(event, "_meta", placed(stream, version or 0, occurred))
+            item.event = event
+
+    def _decoded(self, message: Message) -> Event | None:
+        """Return the event of a message, None of one that is passed over."""
+        consumer = self._consumer
         event_class = consumer.event_class_of(message)
-        item.version = consumer.version_of(message)
         if event_class is None:
             if consumer.unknown == "pass":
-                return
+                return None
             expected = ", ".join(sorted(kind.event_name for kind in consumer.takes))
             raise MessageRefused(
                 f"expected a message of type {expected}, found type {message.type!r}; "
                 'declare unknown="pass" where such types are none of this consumer\'s business'
             )
-        event = self._decoded(message, event_class)
-        occurred = None if message.time is None else microseconds(message.time)
-        _set(event, "_meta", placed(stream, item.version or 0, occurred))
-        item.event = event
-
-    def _decoded(self, message: Message, event_class: type[Event]) -> Event:
         given = message.extensions.get("schemaversion")
-        place = (message.type, given)
-        if place not in self._decoders:
-            version = _schema_version(given, message.type, event_class)
-            self._decoders[place] = self._consumer.registry.reader(message.type, version)
-        decoder = self._decoders[place]
+        version = _schema_version(given, message.type, event_class)
+        decoder = self._decoders[message.type, given] = consumer.registry.reader(message.type, version)
         if decoder is None:
             raise MessageRefused(
                 f"no event class is registered for type {message.type!r} schema version {given}; "
@@ -152,13 +228,11 @@ class Reader:
             raise MessageRefused(f"expected a JSON object as data, found {type(data).__name__}")
         return decoder(data)
 
-    def _age(self, found: Arrival, message: Message, item: Item) -> int | None:
-        if self._timed:
-            return (int.from_bytes(item.key[:6], "big") - _UNIX_2000) * 1000
+    def _age(self, delivery: Delivery, message: Message) -> int | None:
         kind = self._consumer.age
         if kind == "received":
             return None
-        told, published = (message.time if kind == "time" else None), found.delivery.published_at
+        told, published = (message.time if kind == "time" else None), delivery.published_at
         # The earlier of the two: a producer's clock that is ahead must not make a message younger than it is.
         at = min(told, published) if told and published else told or published
         if at is None:
@@ -168,6 +242,16 @@ class Reader:
                 'set one, or declare age="received" if the broker never delivers what is older than the ledger'
             )
         return microseconds(at)
+
+
+def _row_of(stream: str, name: str) -> tuple[str, str]:
+    """Return category and key of what is folded: the parts before and after the slash, `name` and all without one."""
+    category, slash, key = stream.partition("/")
+    if not slash:
+        category, key = name, stream
+    if not key:
+        raise MessageRefused(f"expected a sequence with a key after the slash, found {stream!r}")
+    return category, key
 
 
 def _schema_version(given: Any, name: str, event_class: type[Event]) -> int:

@@ -98,7 +98,7 @@ class Consumption:
             raise OnefoldError(f"expected 1 lane or more, found {lanes}")
         self.intake = Intake(
             subscription or (lambda: subscribe(broker, consumer.name)),
-            reader.arrival,
+            reader.arrivals,
             name=consumer.name,
             lanes=lanes,
             messages=messages,

@@ -208,7 +208,7 @@ def _retried(session: Session, letter: DeadLetter, by: str, even_expired: bool) 
     if row is None:
         return Retried(letter.id, "gone", "somebody else has dealt with it")
     arrival = session.processor.reader.arrival(delivery_of(row[5], headers_of(row[6]), row[7], row[8]))
-    problem = arrival.problem if arrival.item is None else (arrival.item.ruled or (None, ""))[1]
+    problem = arrival.problem or (arrival.ruled or (None, ""))[1]
     outcome, why = Outcome.REJECTED, problem
     if not problem:
         # A message that was unreadable, or too old, has not claimed its key yet.

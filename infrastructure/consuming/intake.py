@@ -45,7 +45,7 @@ class Intake:
     def __init__(
         self,
         subscribe: Callable[[], Subscription],
-        read: Callable[[Delivery], Arrival],
+        read: Callable[[Sequence[Delivery]], list[Arrival]],
         *,
         name: str,
         lanes: int = 1,
@@ -66,9 +66,8 @@ class Intake:
         self._held: set[Arrival] = set()
         self._held_bytes = 0
         self._average = float(ASSUMED)
-        self._done: list[Arrival] = []
+        self._done: list[Sequence[Arrival]] = []
         self._back: list[tuple[Arrival, float]] = []
-        self._generation = 0
         self._stopping = False
         self._thread: threading.Thread | None = None
         self.backlog: int | None = None
@@ -115,8 +114,8 @@ class Intake:
     def abandon(self) -> None:
         """Let go of what is in hand, undone: the worker is gone."""
         with self._lock:
-            settled = {id(arrival) for arrival in self._done} | {id(arrival) for arrival, _ in self._back}
-            self._back.extend((arrival, 0.0) for arrival in self._held if id(arrival) not in settled)
+            settled = {arrival for arrival, _ in self._back}.union(*self._done)
+            self._back.extend((arrival, 0.0) for arrival in self._held.difference(settled))
 
     def take(self, limit: int, timeout: float, *, lane: int = 0) -> list[Arrival]:
         """Return up to `limit` arrivals of a lane, waiting up to `timeout` seconds for the first."""
@@ -128,12 +127,12 @@ class Intake:
 
     def is_current(self, arrival: Arrival) -> bool:
         """Tell whether the broker that the arrival came from is still the present one."""
-        return arrival.generation == self._generation
+        return arrival in self._held
 
     def done(self, arrivals: Sequence[Arrival]) -> None:
         """Have these acknowledged: their effects are committed."""
         with self._lock:
-            self._done.extend(arrivals)
+            self._done.append(arrivals)
 
     def back(self, arrival: Arrival, delay: float) -> None:
         """Have this one given back to the broker."""
@@ -218,10 +217,8 @@ class Intake:
         return min(self._messages - len(self._held), AT_ONCE, 1 + int(left / self._average))
 
     def _enter(self, found: Sequence[Delivery]) -> None:
-        arrivals = [self._read(delivery) for delivery in found]
+        arrivals = self._read(found)
         with self._lock:
-            for arrival in arrivals:
-                arrival.generation = self._generation
             self._held.update(arrivals)
             size = sum(len(delivery.body) for delivery in found)
             self._held_bytes += size
@@ -238,27 +235,23 @@ class Intake:
             self._ready[0].extend(arrivals)
             return
         for arrival in arrivals:
-            item = arrival.item
             # Messages of one sequence, or of one key, must not run beside each other.
-            what = None if item is None else item.key if item.sequence is None else item.sequence
-            self._ready[hash(what) % len(self._ready)].append(arrival)
+            self._ready[hash(arrival.sequence or arrival.key) % len(self._ready)].append(arrival)
 
     def _settle(self, subscription: Subscription) -> float | None:
         """Acknowledge and give back; return the seconds after which what was given back comes again, if any was."""
         with self._lock:
-            done = [arrival for arrival in self._done if arrival in self._held]
-            back = [(arrival, delay) for arrival, delay in self._back if arrival in self._held]
+            held = self._held
+            done = [arrival.delivery for arrivals in self._done for arrival in arrivals if arrival in held]
+            back = [(arrival, delay) for arrival, delay in self._back if arrival in held]
+            held.difference_update(*self._done, [arrival for arrival, _ in back])
+            self._held_bytes -= sum([len(delivery.body) for delivery in done])
+            self._held_bytes -= sum(len(arrival.delivery.body) for arrival, _ in back)
             self._done, self._back = [], []
             if not done and not back:
                 return None
-            for arrival in (*done, *(arrival for arrival, _ in back)):
-                self._held.discard(arrival)
-                self._held_bytes -= len(arrival.delivery.body)
         if done:
-            subscription.acknowledge([arrival.delivery for arrival in done])
-            for arrival in done:
-                # Arrival and item hold each other, and would wait for the garbage collector.
-                arrival.item = None
+            subscription.acknowledge(done)
         delays: dict[float, list[Delivery]] = {}
         for arrival, delay in back:
             delays.setdefault(delay, []).append(arrival.delivery)
@@ -269,7 +262,6 @@ class Intake:
     def _forget(self) -> None:
         """Drop everything: the broker delivers it again to the next subscription."""
         with self._lock:
-            self._generation += 1
             for ready in self._ready:
                 ready.clear()
             self._held.clear()

@@ -124,12 +124,11 @@ class Lane:
             self._hint.note(
                 self._hinted(self._session),
                 [
-                    (arrival.item.key, arrival.item.fingerprint)
+                    (arrival.key, arrival.fingerprint)
                     for arrival in arrivals
-                    if arrival.item is not None and arrival.outcome in KNOWN
+                    if arrival.key and arrival.outcome in KNOWN
                 ],
             )
-        # Last: the intake takes arrivals apart.
         self._intake.done(arrivals)
 
     def again(self, arrival: Arrival, delay: float) -> None:
@@ -185,15 +184,14 @@ class Lane:
 
     def _without_known(self, arrivals: list[Arrival], session: Session, hint: RedisHint) -> list[Arrival]:
         """Leave out duplicates that the hint knows; whatever it does not know goes to the database."""
-        keys = [arrival.item.key for arrival in arrivals if arrival.item is not None]
+        keys = [arrival.key for arrival in arrivals if arrival.key]
         known = hint.seen(self._hinted(session), keys)
         if not known:
             return arrivals
         rest: list[Arrival] = []
         hinted: list[Arrival] = []
         for arrival in arrivals:
-            item = arrival.item
-            same = item is not None and known.get(item.key) == item.fingerprint
+            same = bool(arrival.key) and known.get(arrival.key) == arrival.fingerprint
             (hinted if same else rest).append(arrival)
         if hinted:
             session.processor.count_hinted(hinted)

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from ...projections.guards import FAILED_FOR_GOOD, Outcome
-from ...projections.inbox import Item, Step
 from ..postgres.ledger import Entry
 from .arrivals import Arrival
 
@@ -32,16 +31,15 @@ class Notices:
         """Remember, for the lines of a batch, when its duplicates were seen first."""
         self._first_seen = {key: entry.first_seen for key, entry in entries.items()}
 
-    def step(self, step: Step) -> None:
+    def decided(self, item: Arrival, outcome: Outcome, cause: str = "") -> None:
         """Log a message that was not applied."""
-        item, outcome, cause = step
         if outcome in FAILED_FOR_GOOD:
             log.warning(
                 "consumer %s: %s %s (%s) is a dead letter, %s: %s",
                 self._consumer,
                 item.message.type,
                 _key(item),
-                item.arrival.delivery.place,
+                item.delivery.place,
                 outcome.value,
                 cause,
             )
@@ -64,7 +62,7 @@ class Notices:
             arrival.problem,
         )
 
-    def failed(self, item: Item, text: str, attempts: int, delay: float, cause: BaseException) -> None:
+    def failed(self, item: Arrival, text: str, attempts: int, delay: float, cause: BaseException) -> None:
         """Log a failed try."""
         log.warning(
             "consumer %s: key %s failed: %s. Attempt %d, next in %.1f s",
@@ -91,6 +89,6 @@ class Notices:
         return True
 
 
-def _key(item: Item) -> str:
-    text: str = item.arrival.key_text
+def _key(item: Arrival) -> str:
+    text = item.key_text
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -263,20 +263,15 @@ class Processor:
 
     def _mark(self, part: list[Arrival]) -> tuple[list[Arrival], dict[bytes, Trouble]]:
         """Note what is taken in hand; of what is under suspicion take less."""
-        keys = [arrival.item.key for arrival in part if arrival.item is not None]
-        troubled = self.inbox.mark(keys)
+        troubled = self.inbox.mark([arrival.key for arrival in part if arrival.key])
         if not troubled:
             return part, troubled
-        first = next(
-            place
-            for place, arrival in enumerate(part)
-            if arrival.item is not None and arrival.item.key in troubled
-        )
+        first = next(place for place, arrival in enumerate(part) if arrival.key in troubled)
         worst = max(trouble.attempts + 2 * trouble.alone + trouble.among for trouble in troubled.values())
         least = first or (SUSPECTS if worst == 1 else 1)
         if len(part) > least:
             part = part[:least]
-            troubled = self.inbox.mark([arrival.item.key for arrival in part if arrival.item is not None])
+            troubled = self.inbox.mark([arrival.key for arrival in part if arrival.key])
         return part, troubled
 
     def drain(self, sequence: str) -> bool:
@@ -335,8 +330,7 @@ class Processor:
         `fresh` says that it has not claimed its key. In the transaction `taken` tells first whether it is still a dead
         letter, and `resolved` is called at the end with the outcome, where that is a better one.
         """
-        item = arrival.item
-        assert item is not None
+        item = arrival
         drains = True
         backoff = Backoff(0.005, 0.5)
         for _ in range(CONFLICTS):
@@ -394,7 +388,7 @@ class Processor:
             return outcome, cause
         return Outcome.IN_PROGRESS, "others are at its key or sequence; try again"
 
-    def _overdue(self, row: ParkedRow) -> Item:
+    def _overdue(self, row: ParkedRow) -> Arrival:
         item = self.item_of(row)
         deadline = duration(self.consumer.gap_deadline)
         item.ruled = (
@@ -406,15 +400,10 @@ class Processor:
     def _transact(
         self, part: Sequence[Arrival], troubled: Mapping[bytes, Trouble], *, drains: bool = True
     ) -> Plan:
-        items: list[Item] = []
-        broken: list[Arrival] = []
-        for arrival in part:
-            item = arrival.item
-            if item is None:
-                broken.append(arrival)
-                continue
-            items.append(item)
-            trouble = troubled.get(item.key) if troubled else None
+        items = [arrival for arrival in part if arrival.key]
+        broken = [arrival for arrival in part if not arrival.key]
+        for item in items if troubled else ():
+            trouble = troubled.get(item.key)
             if trouble is not None:
                 item.attempts = trouble.attempts + trouble.alone
                 allowed = self.consumer.retry.attempts
@@ -452,7 +441,7 @@ class Processor:
         self._notices.first_seen(entries)
         return plan
 
-    def _sort_out(self, items: Sequence[Item]) -> str | None:
+    def _sort_out(self, items: Sequence[Arrival]) -> str | None:
         """Reject what is of another category than this consumer folds; return that one, None before the first.
 
         A row is known by the key after the category, so two categories would meet in it. Their messages have no place
@@ -466,13 +455,15 @@ class Processor:
             item, place = self._unsettled.pop()
             item.ruled, item.sequence, item.version = place
         if known is None:
-            first = (item.arrival.category for item in items if item.ruled is None)
+            first = (item.category for item in items if item.ruled is None)
             found = next((category for category in first if category is not None), None)
             if found is None:
                 return None
             known = self.inbox.settle_category(found)
+        if {item.category for item in items} <= {known, None}:
+            return known
         for item in items:
-            found = item.arrival.category
+            found = item.category
             if found is None or found == known:
                 continue
             if self._category is None:
@@ -501,7 +492,7 @@ class Processor:
         except (psycopg.DataError, psycopg.IntegrityError) as error:
             raise _Refused(error) from error
 
-    def _claim(self, items: Sequence[Item]) -> Mapping[bytes, Entry]:
+    def _claim(self, items: Sequence[Arrival]) -> Mapping[bytes, Entry]:
         mode = self.consumer.ledger
         found = self._present_window(refresh=False)
         floor = _FIRST if found.floor is None else microseconds(found.floor)
@@ -513,9 +504,15 @@ class Processor:
         latest = _NEVER if mode == "time" else microseconds(datetime.now(UTC)) + FUTURE * 1_000_000
         keys: dict[bytes, bytes] = {}
         old: set[bytes] = set()
-        early: list[Item] = []
+        early: list[Arrival] = []
+        before = latest + 1 if ceiling is None else min(latest + 1, ceiling)
         for item in items:
-            aged = item.arrival.aged
+            aged = item.aged
+            if aged is not None and floor < aged < before and not item.unclaimed:
+                # The usual one: neither old nor early.
+                item.forgotten = False
+                keys.setdefault(item.key, item.fingerprint)
+                continue
             if aged is not None and (aged > latest or item.unclaimed):
                 if item.ruled is None:
                     item.ruled = (Outcome.REJECTED, self._why_early(aged))
@@ -569,7 +566,7 @@ class Processor:
             return f"its time {ahead}; mend {clocks}"
         return f"the broker's time of it {ahead}; mend the broker's clock, or declare age=\"received\""
 
-    def _ceiling_for(self, item: Item, aged: int) -> int:
+    def _ceiling_for(self, item: Arrival, aged: int) -> int:
         """Return the ledger's present ceiling; rule a key out that is of the future, as its clock must be wrong."""
         found = self._present_window(refresh=True).ceiling
         ceiling = _LAST if found is None else microseconds(found)
@@ -600,16 +597,11 @@ class Processor:
             waiting.setdefault(row.sequence, []).append(self.item_of(row))
         return waiting
 
-    def item_of(self, row: ParkedRow) -> Item:
+    def item_of(self, row: ParkedRow) -> Arrival:
         """Return a parked message made ready again, in the place that it was parked for."""
-        arrival = self.reader.arrival(row.delivery)
-        item = arrival.item
-        if item is None:
-            message = arrival.message or Message("", "", "")
-            item = Item(
-                row.key, row.fingerprint, message, ruled=(Outcome.REJECTED, arrival.problem), arrival=arrival
-            )
-            arrival.item = item
+        item = self.reader.arrival(row.delivery)
+        if not item.key:
+            item.ruled = (Outcome.REJECTED, item.problem)
         item.key, item.fingerprint = row.key, row.fingerprint
         item.sequence, item.version = row.sequence, row.version
         item.parked, item.held, item.attempts = row.id, row.held, row.attempts
@@ -777,9 +769,8 @@ class Processor:
         away = set(part)
         if len(part) > 1:
             # Each try waits for the lock anew, so those that have none to wait for go on at once.
-            items = [arrival.item for arrival in part if arrival.item is not None]
-            busy = self.inbox.busy({item.sequence for item in items if item.sequence is not None})
-            away = {item.arrival for item in items if item.sequence in busy}
+            busy = self.inbox.busy({arrival.sequence for arrival in part if arrival.sequence is not None})
+            away = {arrival for arrival in part if arrival.sequence in busy}
         if not away:
             return len(part) // 2
         self._count({Outcome.IN_PROGRESS: len(away)})
@@ -794,12 +785,11 @@ class Processor:
 
     def _refused(self, part: Sequence[Arrival], refused: _Refused, todo: deque[Arrival], sink: Sink) -> int:
         """Find out whose fault it is that the batch was refused; return how many are to be tried together next."""
-        item = part[0].item
         if len(part) > 1 or refused.waited:
             return max(1, len(part) // 2)
-        if item is None:
+        if not part[0].key:
             raise refused.reason from refused
-        return self._failed(part, EffectFailed(item, refused.reason), todo, sink)
+        return self._failed(part, EffectFailed(part[0], refused.reason), todo, sink)
 
     def _failed(self, part: Sequence[Arrival], failed: EffectFailed, todo: deque[Arrival], sink: Sink) -> int:
         """Deal with a message whose effect failed; return how many are to be tried together next."""
@@ -807,7 +797,7 @@ class Processor:
         if item.parked is not None:
             self._failed_in_waiting(item, cause)
             return len(part)
-        place = next(index for index, arrival in enumerate(part) if arrival.item is item)
+        place = next(index for index, arrival in enumerate(part) if arrival is item)
         if place > 0:
             return place
         if len(part) > 1:
@@ -829,7 +819,7 @@ class Processor:
         delay = Backoff(pause, max(pause, retry.longest)).next()
         self._count({Outcome.RETRIED: 1})
         self.inbox.unmark()
-        self._notices.failed(item, text, attempts, delay, cause)
+        self._notices.failed(_arrival(item), text, attempts, delay, cause)
         sink.again(todo.popleft(), delay)
         return 1
 
@@ -847,7 +837,7 @@ class Processor:
         self.inbox.parked_attempt(item.parked, text, delay, attempts)
         if after_failure(attempts, retry.attempts) is Outcome.RETRIED:
             self._count({Outcome.RETRIED: 1})
-            self._notices.failed(item, text, attempts, delay, cause)
+            self._notices.failed(_arrival(item), text, attempts, delay, cause)
 
     def _count(self, counts: Mapping[Outcome, int]) -> None:
         self.inbox.count(counts)
@@ -857,31 +847,36 @@ class Processor:
         """Count duplicates that were told by a hint, without the ledger."""
         self._count({Outcome.DUPLICATE: len(arrivals)})
         for arrival in arrivals:
-            assert arrival.item is not None
-            self._notices.step(Step(arrival.item, Outcome.DUPLICATE))
+            self._notices.decided(arrival, Outcome.DUPLICATE)
 
     def _tell(self, plan: Plan, part: Sequence[Arrival] = ()) -> None:
         for arrival in part:
-            if arrival.item is None:
+            if not arrival.key:
                 self._notices.unreadable(arrival)
-        for step in plan.steps:
-            step.item.arrival.outcome = step.outcome
-            if step.outcome is not APPLIED:
-                self._notices.step(step)
+        for item, outcome, cause in plan.steps:
+            arrival = _arrival(item)
+            arrival.outcome = outcome
+            if outcome is not APPLIED:
+                self._notices.decided(arrival, outcome, cause)
+
+
+def _arrival(item: Item) -> Arrival:
+    """Return what an item of a plan is here."""
+    return cast("Arrival", item)
 
 
 def letter(step: Step) -> DeadLetter:
     """Return the dead letter of a message that failed for good."""
-    item, outcome, cause = step
-    arrival: Arrival = item.arrival
+    _, outcome, cause = step
+    item = _arrival(step.item)
     return DeadLetter(
         outcome,
         cause,
-        arrival.delivery,
-        arrival.identity,
+        item.delivery,
+        item.identity,
         None if item.unclaimed else item.key,
         item.fingerprint,
-        arrival.key_text,
+        item.key_text,
         item.message.id,
         item.message.type,
         item.sequence,
@@ -899,13 +894,13 @@ def letter_of_broken(arrival: Arrival) -> DeadLetter:
         arrival.problem,
         arrival.delivery,
         arrival.identity,
-        message_id=None if message is None else message.id,
-        type=None if message is None else message.type,
+        message_id=message.id or None,
+        type=message.type or None,
     )
 
 
 def _parked_values(step: Step) -> tuple[Any, ...]:
-    item = step.item
+    item = _arrival(step.item)
     return (
         item.sequence,
         item.version,
@@ -914,7 +909,7 @@ def _parked_values(step: Step) -> tuple[Any, ...]:
         item.message.id,
         item.message.type,
         step.cause,
-        item.arrival.delivery,
+        item.delivery,
     )
 
 

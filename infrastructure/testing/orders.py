@@ -63,5 +63,4 @@ def _allowed(order: list[int], sequences: Sequence[str | None] | None) -> list[i
 
 def _sequences(consumer: Consumer, messages: Sequence[Delivery]) -> list[str | None]:
     reader = Reader(consumer)
-    items = [reader.arrival(message).item for message in messages]
-    return [None if item is None else item.sequence for item in items]
+    return [reader.arrival(message).sequence for message in messages]

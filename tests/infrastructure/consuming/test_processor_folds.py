@@ -66,10 +66,9 @@ def test_followers_wait_behind_a_message_that_was_refused_and_go_on_when_it_is_d
 def test_a_message_without_a_time_is_refused_in_its_place(open_desk: Open) -> None:
     timeless = envelope("account/7", 2, time=None)
     arrival = open_desk(folding()).reader.arrival(Delivery(timeless.body, timeless.headers, "test@1"))
-    assert arrival.item is not None
-    assert arrival.item.ruled is not None
-    assert "expected a time" in arrival.item.ruled[1]
-    assert (arrival.item.sequence, arrival.item.version) == ("7", 2)
+    assert arrival.ruled is not None
+    assert "expected a time" in arrival.ruled[1]
+    assert (arrival.sequence, arrival.version) == ("7", 2)
 
 
 def test_a_message_that_is_passed_over_keeps_its_place_in_the_sequence(

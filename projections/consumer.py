@@ -147,6 +147,11 @@ class Consumer:
         """True when its messages belong to sequences."""
         return self._sequence is not None
 
+    @property
+    def types(self) -> frozenset[str] | None:
+        """The names, own and old, of the events that it takes; None for one that takes any message."""
+        return frozenset(self._types) if self.takes else None
+
     def key_of(self, message: Message) -> Any:
         """Return the idempotency key of a message, as declared."""
         if self._key is not None:

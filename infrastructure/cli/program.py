@@ -15,7 +15,9 @@ from ...domain.errors import OnefoldError
 from ...domain.point import BadPoint
 from ...projections.app import UnknownConsumer, UnknownProjection
 from ...projections.effect import UnknownEffect
+from ..audit.field import BadField
 from ..audit.history import UnknownCategory
+from ..audit.search import BadSearch
 from ..brokers import BadBrokerURL, MissingExtra, MissingFile
 from ..connection import one_line
 from ..exporting.errors import ExportFileError
@@ -40,6 +42,7 @@ from . import (
     rebuild,
     run,
     serve,
+    search,
     status,
 )
 from .application import AppNotFound
@@ -54,7 +57,10 @@ MISUSES = (
     BadBrokerURL,
     BadPoint,
     ExportFileError,
+    BadConfiguration,
+    BadField,
     InputFileError,
+    BadSearch,
     MappingError,
     MissingExtra,
     MissingFile,
@@ -150,6 +156,7 @@ app.command("diff", cls=Command)(diff.diff)
 app.command("export", cls=Command)(export.export)
 app.command("import-log", cls=Command)(import_log.import_log)
 app.command("rebuild", cls=Command)(rebuild.rebuild)
+app.command("search", cls=Command)(search.search)
 app.add_typer(projections.group, name="projections")
 app.add_typer(dead_letters.group, name="dead-letters")
 app.add_typer(parked.group, name="parked")
@@ -160,5 +167,6 @@ app.add_typer(db.group, name="db")
 
 
 def main() -> None:
+db.group.command("index-search", cls=Command)(search.index_search)
     """Run the command line of this process; exits with 0 done, 1 found problems, 2 wrong use, 130 interrupted."""
     app(prog_name="onefold")

@@ -1,0 +1,1 @@
+SELECT * FROM ({parts}) found ORDER BY {order} LIMIT %(limit)s

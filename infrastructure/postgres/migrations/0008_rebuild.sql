@@ -64,7 +64,7 @@ BEGIN
         EXECUTE format('ALTER VIEW %I.%I OWNER TO %I', made.nspname, made.relname, made.owner);
         views := views || format(
             'CREATE OR REPLACE VIEW %I.%I%s AS %s', made.nspname, made.relname,
-            coalesce(format(' WITH (%s)', array_to_string(made.reloptions, ', ')), ''), pg_get_viewdef(made.oid)
+            coalesce(' WITH (' || array_to_string(made.reloptions, ', ') || ')', ''), pg_get_viewdef(made.oid)
         );
     END LOOP;
     PERFORM set_config('lock_timeout', onefold.left_of(began, lock_ms), true);

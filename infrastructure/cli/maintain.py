@@ -5,10 +5,11 @@ from __future__ import annotations
 import typer
 
 from ..connection import connected
+from ..effects.maintenance import remove_old
 from ..postgres.maintenance import maintain as upkeep
 from .database import writable
 from .options import AsJson
-from .output import plain, report, sign, write_json
+from .output import counted, plain, report, sign, write_json
 from .problems import PROBLEMS
 
 STEPS = ("made", "sealed", "retired", "detached", "dropped")
@@ -17,18 +18,21 @@ STEPS = ("made", "sealed", "retired", "detached", "dropped")
 def maintain(json: AsJson = False) -> None:
     """Make partitions of the ledgers ahead, seal and retire those that are old enough, and drop what may be forgotten.
 
-    Running consumers do the same every minute; this is for the time when none runs, and for an owner with more
-    privileges. Nothing waits long for a lock, and no row is deleted: a step that finds its lock taken is left for the
-    next time. Exits with 1 when steps were left.
+    Tasks of effects that were kept for their time are removed too. Running consumers and effects do the same every
+    minute; this is for the time when none runs, and for an owner with more privileges. Nothing waits long for a lock,
+    and no row of a ledger is deleted: a step that finds its lock taken is left for the next time. Exits with 1 when
+    steps were left.
     """
     with writable() as url, connected(url, application="onefold maintain") as connection:
         done = upkeep(connection)
+        removed = 0 if done.busy else remove_old(connection)
     if json:
         write_json(
             {
                 **{step: getattr(done, step) for step in STEPS},
                 "skipped": [each._asdict() for each in done.skipped],
                 "busy": done.busy,
+                "effects_removed": removed,
             }
         )
     else:
@@ -44,7 +48,9 @@ def maintain(json: AsJson = False) -> None:
                 sign(console, False),
                 f"left for the next time: {each.step} {plain(each.partition)}: {plain(each.reason)}{who}",
             )
-        if not (done.busy or done.skipped or any(getattr(done, step) for step in STEPS)):
+        if removed:
+            console.print(sign(console, True), f"removed {counted(removed, 'old task')} of effects")
+        if not (done.busy or done.skipped or removed or any(getattr(done, step) for step in STEPS)):
             console.print(sign(console, True), "nothing is due")
     if done.skipped:
         raise typer.Exit(PROBLEMS)

@@ -19,7 +19,7 @@ def remove_old(connection: psycopg.Connection[Any], *, slices: int | None = None
     """Remove tasks that are done, or given up, and were kept for their time; return how many.
 
     The connection is in autocommit mode: each slice is a transaction. `slices` bounds them, None is all there are.
-    Keys that were given by hand stay known, and an event asks only once, so a removed call is never made again.
+    A call that is removed is never made again: keys that were given by hand stay known, others never come again.
     """
     removed, left = 0, slices
     while left is None or left > 0:

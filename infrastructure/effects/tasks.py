@@ -38,7 +38,7 @@ _last_wake = 0.0
 class Task(NamedTuple):
     """One call that is asked for: the effect, its key, what its function is called with, and the key of the call.
 
-    `fingerprint` is that of the content where the key was given by hand, None where it is the id of an event.
+    `fingerprint` is that of the content where the key was given by hand, None where nothing else can have the key.
     """
 
     effect: str
@@ -104,9 +104,10 @@ def task_of(effect: str | Effect, data: Any, key: str | None) -> Task:
     call = call_of(name, own)
     if isinstance(data, Event):
         text = encode(data)
-        return _of_event(name, own, call, data, text, _print(data.event_name, _stream(data), text))
+        mark = None if key is None else _print(data.event_name, _stream(data), text)
+        return _of_event(name, own, call, data, text, mark)
     text = as_json(f"effect {name}", "data", data)
-    return Task(name, own, call, _print("", None, text), None, None, text)
+    return Task(name, own, call, None if key is None else _print("", None, text), None, None, text)
 
 
 def asked(effect: Effect, event: Event) -> Task | None:

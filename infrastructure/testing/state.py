@@ -23,6 +23,7 @@ Rows = list[dict[str, Any]]
 
 LOG = "the log"
 OUTBOX = "the outbox"
+EFFECTS = "the effects"
 _MADE = re.compile(r"^CREATE (?:UNLOGGED )?TABLE onefold\.(\w+)", re.MULTILINE)
 OURS = (
     "events",
@@ -39,7 +40,7 @@ LONG = 300
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The rows of tables, of the log and of the outbox, without order, and what the user's own function returned."""
+    """The rows of tables, the log, the outbox and effects, without order, and what the user's own function returned."""
 
     tables: Mapping[str, Rows] = field(default_factory=dict)
     own: Any = None
@@ -95,6 +96,7 @@ class Sight:
                 if not self.ordered:
                     for row in found[OUTBOX]:
                         row["message"].pop("sequence", None)
+                found[EFFECTS] = cursor.execute(statement("testing_effects")).fetchall()
         return found
 
 

@@ -43,7 +43,7 @@ CREATE INDEX effects_dead ON onefold.effects (effect, id) WHERE dead_at IS NOT N
 CREATE INDEX effects_to_remove ON onefold.effects (remove_at) WHERE remove_at IS NOT NULL;
 
 -- The keys that were given by hand, each with what it stood for. They outlive their tasks: a key that comes again after
--- years is still known. The id of an event needs no row here, as no event is stored twice.
+-- years is still known. The id of an event, or one that was drawn, needs no row here: it never comes again.
 CREATE TABLE onefold.effect_keys (
     call        uuid PRIMARY KEY,
     fingerprint uuid NOT NULL

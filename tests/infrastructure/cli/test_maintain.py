@@ -20,6 +20,7 @@ NOTHING = {
     "dropped": [],
     "skipped": [],
     "busy": False,
+    "effects_removed": 0,
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from onefold.infrastructure.testing.state import LOG, OURS, OUTBOX, Sight, State, differences
+from onefold.infrastructure.testing.state import EFFECTS, LOG, OURS, OUTBOX, Sight, State, differences
 
 Connection = psycopg.Connection[Any]
 
@@ -41,6 +41,7 @@ def test_all_tables_are_seen_without_what_the_database_fills_by_itself(shop: Con
         "table shop.parts": [{"n": 1}],
         LOG: [],
         OUTBOX: [],
+        EFFECTS: [],
     }
 
 

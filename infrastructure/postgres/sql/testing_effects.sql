@@ -1,0 +1,1 @@
+SELECT effect, type, data, outcome FROM onefold.effects

@@ -76,8 +76,12 @@ class Field:
 
     def jsonpath(self) -> str:
         """Return the condition in the language of PostgreSQL. In strict mode lists are not looked into unasked."""
+        return f"strict ({self.condition()})"
+
+    def condition(self) -> str:
+        """Return the condition without its mode, to be joined with others."""
         path = self.path.jsonpath()
-        return "strict (" + " || ".join(f"{path} == {literal}" for literal in self.literals) + ")"
+        return " || ".join(f"{path} == {literal}" for literal in self.literals)
 
     def texts(self) -> tuple[str, ...]:
         """Return what an index of the field holds of the values, empty where it cannot tell."""

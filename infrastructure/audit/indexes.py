@@ -37,11 +37,6 @@ class SearchIndex:
     size: int
 
 
-def index_of_field(log: str, path: Path) -> str:
-    """Return the name that the index of a field has."""
-    return _name(log, str(path))
-
-
 def valid_indexes(connection: psycopg.Connection[Any], log: str) -> frozenset[str]:
     """Return the names of a log's indexes for searching that are ready."""
     return frozenset(name for name, valid, _ in _present(connection, log) if valid)
@@ -65,7 +60,7 @@ def make_indexes(
     wanted = [*COLUMNS, METADATA, *named, *([PAYLOAD] if payload else [])]
     present = {name: valid for name, valid, _ in _present(connection, log)}
     for of in dict.fromkeys(wanted):
-        name = _name(log, of)
+        name = index_name(log, of)
         if present.get(name):
             continue
         begun(of)
@@ -105,7 +100,7 @@ def _present(connection: psycopg.Connection[Any], log: str) -> list[tuple[str, b
 
 
 def _definition(log: str, of: str) -> Composed:
-    table, name = Identifier("onefold", log), Identifier(_name(log, of))
+    table, name = Identifier("onefold", log), Identifier(index_name(log, of))
     if of in COLUMNS:
         return SQL("CREATE INDEX CONCURRENTLY {} ON {} ({}, position)").format(name, table, Identifier(of))
     if of in (METADATA, PAYLOAD):
@@ -130,6 +125,7 @@ def _indexable(text: str) -> Path:
     return path
 
 
-def _name(log: str, of: str) -> str:
+def index_name(log: str, of: str) -> str:
+    """Return the name of the index of a column, a field, or all metadata or data."""
     word = re.sub(r"\W+", "_", of.rpartition(".")[2].lower(), flags=re.ASCII)[:30].strip("_")
     return f"search_{word}_{hashlib.sha256(f'{log} {of}'.encode()).hexdigest()[:10]}"

@@ -17,7 +17,7 @@ from ...domain.point import Clock
 from ..history import RecordedEvent, require_log
 from ..postgres.sql import statement
 from .field import Field
-from .indexes import index_of_field, valid_indexes
+from .indexes import index_name, valid_indexes
 
 HIGHEST = 10_000
 """Events in a page at most."""
@@ -111,7 +111,7 @@ class _Query:
             (
                 field
                 for field in criteria.fields
-                if field.path.indexable and field.texts() and index_of_field(log, field.path) in names
+                if field.path.indexable and field.texts() and index_name(log, str(field.path)) in names
             ),
             None,
         )

@@ -44,6 +44,7 @@ from . import (
     search,
     serve,
     status,
+    trace,
 )
 from .application import AppNotFound
 from .groups import Command, Group
@@ -152,10 +153,11 @@ app.command("effects", cls=Command)(effects.effects)
 app.command("status", cls=Command)(status.status)
 app.command("history", cls=Command)(history.history)
 app.command("diff", cls=Command)(diff.diff)
+app.command("trace", cls=Command)(trace.trace)
+app.command("search", cls=Command)(search.search)
 app.command("export", cls=Command)(export.export)
 app.command("import-log", cls=Command)(import_log.import_log)
 app.command("rebuild", cls=Command)(rebuild.rebuild)
-app.command("search", cls=Command)(search.search)
 app.add_typer(projections.group, name="projections")
 app.add_typer(dead_letters.group, name="dead-letters")
 app.add_typer(parked.group, name="parked")
@@ -163,9 +165,9 @@ app.command("serve", cls=Command)(serve.serve)
 app.command("maintain", cls=Command)(maintain.maintain)
 app.command("doctor", cls=Command)(doctor.doctor)
 app.add_typer(db.group, name="db")
+db.group.command("index-search", cls=Command)(search.index_search)
 
 
 def main() -> None:
-db.group.command("index-search", cls=Command)(search.index_search)
     """Run the command line of this process; exits with 0 done, 1 found problems, 2 wrong use, 130 interrupted."""
     app(prog_name="onefold")

@@ -70,7 +70,9 @@ def _row(event: dict[str, Any]) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def everything(connection: Connection, criteria: Criteria, limit: int, newest_first: bool = False) -> list[int]:
+def everything(
+    connection: Connection, criteria: Criteria, limit: int, newest_first: bool = False
+) -> list[int]:
     """Positions on all pages, in order."""
     found: list[int] = []
     after = None
@@ -99,20 +101,32 @@ CASES: list[tuple[Criteria, Any]] = [
     ),
     (Criteria(stream="order/1", since=NOON), lambda e: e["stream"] == "order/1" and e["occurred_at"] >= NOON),
     (Criteria(fields=(field_of("data.customer_id=c-1"),)), lambda e: e["data"]["customer_id"] == "c-1"),
-    (Criteria(fields=(field_of("data.customer_id=7"),)), lambda e: e["data"]["customer_id"] in (7, "7", "7.0")),
+    (
+        Criteria(fields=(field_of("data.customer_id=7"),)),
+        lambda e: e["data"]["customer_id"] in (7, "7", "7.0"),
+    ),
     (Criteria(fields=(field_of('data.customer_id="7"'),)), lambda e: e["data"]["customer_id"] == "7"),
     (Criteria(fields=(field("data.customer_id", "7.0"),)), lambda e: e["data"]["customer_id"] == "7.0"),
     (Criteria(fields=(field_of("data.customer_id=null"),)), lambda e: e["data"]["customer_id"] is None),
-    (Criteria(fields=(field_of("data.amount=24.9"),)), lambda e: e["data"]["amount"] in ("24.9", "24.90", 24.9)),
+    (
+        Criteria(fields=(field_of("data.amount=24.9"),)),
+        lambda e: e["data"]["amount"] in ("24.9", "24.90", 24.9),
+    ),
     (
         Criteria(fields=(field("data.amount", Decimal("24.900")),)),
         lambda e: e["data"]["amount"] in ("24.9", "24.90", 24.9),
     ),
     (Criteria(fields=(field_of("data.amount=24"),)), lambda e: e["data"]["amount"] == 24),
-    (Criteria(fields=(field_of("data.items[].product=a"),)), lambda e: {"product": "a"} in e["data"]["items"]),
+    (
+        Criteria(fields=(field_of("data.items[].product=a"),)),
+        lambda e: {"product": "a"} in e["data"]["items"],
+    ),
     (Criteria(fields=(field_of("data.items.product=a"),)), lambda e: False),
     (Criteria(fields=(field_of(r'data."a\"b%s"=true'),)), lambda e: e["data"]['a"b%s']),
-    (Criteria(fields=(field_of("metadata.actor=ada"),)), lambda e: (e["metadata"] or {}).get("actor") == "ada"),
+    (
+        Criteria(fields=(field_of("metadata.actor=ada"),)),
+        lambda e: (e["metadata"] or {}).get("actor") == "ada",
+    ),
     (
         Criteria(
             types=("order.paid",),
@@ -135,14 +149,18 @@ def test_every_page_has_what_fits_in_order(connection: Connection, events: list[
     def compare() -> None:
         for criteria, fits in CASES:
             clock = f"{criteria.clock}_at" if criteria.timed else "position"
-            expected = [e["position"] for e in sorted(filter(fits, events), key=lambda e: (e[clock], e["position"]))]
+            expected = [
+                e["position"] for e in sorted(filter(fits, events), key=lambda e: (e[clock], e["position"]))
+            ]
             for limit in (1_000, 7):
                 assert everything(connection, criteria, limit) == expected, criteria
             assert everything(connection, criteria, 13, newest_first=True) == expected[::-1], criteria
 
     compare()
     assert list_indexes(connection) == []
-    made = make_indexes(connection, fields=["data.customer_id", "data.amount", r'data."a\"b%s"'], payload=True)
+    made = make_indexes(
+        connection, fields=["data.customer_id", "data.amount", r'data."a\"b%s"'], payload=True
+    )
     assert [each.of for each in made if each.of.startswith("data")].count("data") == 1
     assert len(made) == 9
     for plan in ("seqscan", "bitmapscan"):
@@ -153,8 +171,12 @@ def test_every_page_has_what_fits_in_order(connection: Connection, events: list[
     compare()
 
 
-def test_an_index_is_used_for_each_kind_of_criterion(connection: Connection, events: list[dict[str, Any]]) -> None:
-    made = {each.of: each.name for each in make_indexes(connection, fields=["data.customer_id"], payload=True)}
+def test_an_index_is_used_for_each_kind_of_criterion(
+    connection: Connection, events: list[dict[str, Any]]
+) -> None:
+    made = {
+        each.of: each.name for each in make_indexes(connection, fields=["data.customer_id"], payload=True)
+    }
     connection.execute("SET enable_seqscan = off")
     connection.execute("ALTER TABLE onefold.events DROP CONSTRAINT events_pkey")
     used: dict[str, Criteria] = {
@@ -232,7 +254,9 @@ def test_what_cannot_be_searched_is_refused(connection: Connection) -> None:
         make_indexes(connection, fields=["data.items[].product"])
 
 
-def test_the_command_shows_pages_and_names_their_order(onefold: Onefold, events: list[dict[str, Any]]) -> None:
+def test_the_command_shows_pages_and_names_their_order(
+    onefold: Onefold, events: list[dict[str, Any]]
+) -> None:
     said = onefold("search", "--type", "order.paid", "--actor", "ada", "--limit", 2, "--full")
     assert said.code == 0
     assert "@actor ada" in said.out
@@ -242,7 +266,9 @@ def test_the_command_shows_pages_and_names_their_order(onefold: Onefold, events:
     second = onefold(
         "search", "--type", "order.paid", "--actor", "ada", "--limit", 2, "--after", first["after"], "--json"
     ).document
-    wanted = [e["position"] for e in events if e["type"] == "order.paid" and e["metadata"] == {"actor": "ada"}]
+    wanted = [
+        e["position"] for e in events if e["type"] == "order.paid" and e["metadata"] == {"actor": "ada"}
+    ]
     assert [event["position"] for page in (first, second) for event in page["events"]] == wanted[:4]
     timed = onefold("search", "--since", "2026-03-01T12:00:00Z", "--clock", "recorded", "--newest", "-n", 3)
     assert "3 events in the order of recorded_at" in timed.out

@@ -107,6 +107,8 @@ class Planner:
         `decided` are the fingerprints that the ledger holds for keys of the batch, `standings` the sequences that are
         known, `parked` what waits, by sequence. None of them is changed.
         """
+        if not decided and not parked and (plan := self._in_turn(items, standings)) is not None:
+            return plan
         plan = Plan()
         fresh: dict[bytes, bytes] = {}
         waiting: dict[str, list[Item]] = {
@@ -144,6 +146,31 @@ class Planner:
                         Step(item, PARKED, self._why(item, self._standing(plan, item, standings)))
                     )
         return plan
+
+    def _in_turn(self, items: Sequence[Item], standings: Mapping[str, Standing]) -> Plan | None:
+        """Return the plan of a batch of which each message is to be applied at once, None of any other.
+
+        It is the one that `plan` makes; that takes twice as long.
+        """
+        if not self._by_version or len({item.key for item in items}) < len(items):
+            return None
+        versions: dict[str, int] = {}
+        farthest = self._farthest
+        for item in items:
+            sequence, version = item.sequence, item.version
+            if sequence is None or version is None or item.forgotten or item.ruled is not None:
+                return None
+            last = versions.get(sequence)
+            if last is None:
+                last = standings[sequence][0] if sequence in standings else 0
+            if not 0 < version - last <= farthest:
+                return None
+            versions[sequence] = version
+        changed = {
+            sequence: _tuple(Standing, (version, *standings.get(sequence, _NOWHERE)[1:]))
+            for sequence, version in versions.items()
+        }
+        return Plan([_tuple(Step, (item, APPLIED, "")) for item in items], changed)
 
     def drain(
         self, sequence: str, standing: Standing, parked: Iterable[Item], *, ruled: Sequence[Item] = ()

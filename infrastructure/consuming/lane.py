@@ -207,7 +207,9 @@ class Lane:
         if seconds > TRANSACTION:
             self._limit = max(1, min(self._limit, number) // 2)
         elif number >= self._limit and seconds < TRANSACTION / 2:
-            self._limit = min(self._batch, self._limit * 2)
+            # As many as would take that long; eight times as many at most, as the next ones may be slower.
+            times = 2 if seconds <= 0 else min(8, max(2, int(TRANSACTION / 2 / seconds)))
+            self._limit = min(self._batch, self._limit * times)
 
     def _disconnect(self) -> None:
         session, self._session, self._waiting = self._session, None, None

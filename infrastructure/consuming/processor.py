@@ -660,7 +660,7 @@ class Processor:
         if not effects:
             return
         rows = self._rows_of({item.sequence for item in effects if item.sequence is not None}, table, locked)
-        changes: dict[Key, Kept] = {}
+        last: dict[str, Item] = {}
         folds, span = fold.folds, self._span
         for item in effects:
             sequence = item.sequence
@@ -676,9 +676,12 @@ class Processor:
                 raise EffectFailed(item, error) from error
             if after is not row:
                 rows[sequence] = after
-                changes[(sequence,)] = (item.version or 0, after)
-        if not changes:
+                last[sequence] = item
+        if not last:
             return
+        changes: dict[Key, Kept] = {
+            (sequence,): (item.version or 0, rows[sequence]) for sequence, item in last.items()
+        }
         self._changes = changes
         try:
             table.write(self._connection, table.pack(changes))

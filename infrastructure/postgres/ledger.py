@@ -108,13 +108,13 @@ def claim(
         )
     if not keys:
         return {}
-    pairs = sorted(zip(keys, fingerprints, strict=True))
-    ordered = [key for key, _ in pairs]
-    if len(set(ordered)) != len(ordered):
+    if len(keys) != len(fingerprints):
+        raise ValueError(f"expected a fingerprint for each of {len(keys)} keys, found {len(fingerprints)}")
+    if len(set(keys)) != len(keys):
         raise ValueError("expected keys that are different from each other, found one of them twice")
-    values: list[Any] = [consumer, pack_uuids(ordered), pack_uuids([each for _, each in pairs])]
+    values: list[Any] = [consumer, pack_uuids(keys), pack_uuids(fingerprints)]
     if mode == "time":
-        _ensure_within(ordered, within)
+        _ensure_within(keys, within)
     else:
         values.append(within.floor)
     try:
@@ -177,11 +177,11 @@ def _is_time_ordered(key: bytes) -> bool:
     return key[6] >> 4 == 7 and key[8] >> 6 == 2
 
 
-def _ensure_within(ordered: Sequence[bytes], within: Window) -> None:
-    for key in ordered:
-        if not _is_time_ordered(key):
+def _ensure_within(keys: Sequence[bytes], within: Window) -> None:
+    if {(0x70, 0x80)} != {(key[6] & 0xF0, key[8] & 0xC0) for key in keys}:
+        for key in keys:
             time_of(key)
-    first, last = ordered[0], ordered[-1]
+    first, last = min(keys), max(keys)
     if within.floor is not None and first < bound_of(within.floor):
         raise OutsideWindow(
             f"expected keys from {within.floor.isoformat()} on, found one of {time_of(first).isoformat()}: what was "

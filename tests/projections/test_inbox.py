@@ -914,3 +914,20 @@ def test_a_sequence_with_a_dead_letter_ends_the_same_once_that_is_retried(
     found.dead.clear()
     found.take(mended)
     check_the_end(kind, found, [ORDER])
+
+
+@kinds
+@settings(max_examples=60, deadline=None)
+@given(case=deliveries(10), first=st.integers(0, 4))
+def test_a_batch_whose_turn_has_come_is_planned_as_any_other(
+    kind: Kind, case: tuple[list[int], list[tuple[int, str, int]]], first: int
+) -> None:
+    messages = [each for sequence in ("order/1", "order/2") for each in kind.messages(sequence)]
+    begun = {"order/1": Standing(first), "order/2": Standing(2, parked=3)}
+    in_order = sorted(messages, key=lambda each: each.version or 0)
+    for batch in ([messages[number] for number in case[0]], messages, in_order, messages[first:5]):
+        for standings in ({}, begun):
+            found = kind.planner.plan(batch, {}, standings, {})
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Planner, "_in_turn", lambda *_: None)
+                assert found == kind.planner.plan(batch, {}, standings, {})

@@ -545,7 +545,7 @@ def outcome(body: bytes) -> tuple[str, Message | None]:
         return str(error), None
 
 
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 @given(bodies())
 def test_the_quick_reader_reads_what_the_careful_one_reads(body: bytes) -> None:
     quickly = outcome(body)

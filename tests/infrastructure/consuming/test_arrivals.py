@@ -123,7 +123,7 @@ def seen(arrival: Arrival) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("consumer", CONSUMERS, ids=lambda consumer: consumer.name)
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(deliveries())
 def test_deliveries_read_together_are_what_each_is_by_itself(
     consumer: Consumer, found: list[Delivery]

@@ -15,6 +15,7 @@ from ...domain.errors import OnefoldError
 from ...domain.point import BadPoint
 from ...projections.app import UnknownConsumer, UnknownProjection
 from ...projections.effect import UnknownEffect
+from ..audit.explain import BadRowKey, NotExplainable
 from ..audit.field import BadField
 from ..audit.history import UnknownCategory
 from ..audit.search import BadSearch
@@ -24,6 +25,7 @@ from ..exporting.errors import ExportFileError
 from ..history import UnknownLog
 from ..reading import InputFileError, MappingError
 from ..settings import SettingsError
+from ..supervision.configuration import BadConfiguration
 from . import (
     consume,
     db,
@@ -32,6 +34,7 @@ from . import (
     diff,
     doctor,
     effects,
+    explain,
     export,
     history,
     import_log,
@@ -45,6 +48,7 @@ from . import (
     serve,
     status,
     trace,
+    up,
 )
 from .application import AppNotFound
 from .groups import Command, Group
@@ -56,14 +60,17 @@ MISUSES = (
     WrongUse,
     AppNotFound,
     BadBrokerURL,
+    BadConfiguration,
     BadField,
     BadPoint,
+    BadRowKey,
     BadSearch,
     ExportFileError,
     InputFileError,
     MappingError,
     MissingExtra,
     MissingFile,
+    NotExplainable,
     SettingsError,
     UnknownCategory,
     UnknownConsumer,
@@ -150,9 +157,11 @@ app.command("import", cls=Command)(reading.read_in)
 app.command("run", cls=Command)(run.run)
 app.command("consume", cls=Command)(consume.consume)
 app.command("effects", cls=Command)(effects.effects)
+app.command("up", cls=Command)(up.up)
 app.command("status", cls=Command)(status.status)
 app.command("history", cls=Command)(history.history)
 app.command("diff", cls=Command)(diff.diff)
+app.command("explain", cls=Command)(explain.explain)
 app.command("trace", cls=Command)(trace.trace)
 app.command("search", cls=Command)(search.search)
 app.command("export", cls=Command)(export.export)

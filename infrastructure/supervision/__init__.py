@@ -1,0 +1,1 @@
+"""Supervision: the parts of an installation as processes of one tree."""

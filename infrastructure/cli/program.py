@@ -25,7 +25,6 @@ from ..exporting.errors import ExportFileError
 from ..history import UnknownLog
 from ..reading import InputFileError, MappingError
 from ..settings import SettingsError
-from ..supervision.configuration import BadConfiguration
 from . import (
     consume,
     db,
@@ -48,7 +47,6 @@ from . import (
     serve,
     status,
     trace,
-    up,
 )
 from .application import AppNotFound
 from .groups import Command, Group
@@ -60,7 +58,6 @@ MISUSES = (
     WrongUse,
     AppNotFound,
     BadBrokerURL,
-    BadConfiguration,
     BadField,
     BadPoint,
     BadRowKey,
@@ -157,7 +154,6 @@ app.command("import", cls=Command)(reading.read_in)
 app.command("run", cls=Command)(run.run)
 app.command("consume", cls=Command)(consume.consume)
 app.command("effects", cls=Command)(effects.effects)
-app.command("up", cls=Command)(up.up)
 app.command("status", cls=Command)(status.status)
 app.command("history", cls=Command)(history.history)
 app.command("diff", cls=Command)(diff.diff)

@@ -25,6 +25,7 @@ from ..exporting.errors import ExportFileError
 from ..history import UnknownLog
 from ..reading import InputFileError, MappingError
 from ..settings import SettingsError
+from ..supervision.configuration import BadConfiguration
 from . import (
     consume,
     db,
@@ -47,6 +48,7 @@ from . import (
     serve,
     status,
     trace,
+    up,
 )
 from .application import AppNotFound
 from .groups import Command, Group
@@ -58,6 +60,7 @@ MISUSES = (
     WrongUse,
     AppNotFound,
     BadBrokerURL,
+    BadConfiguration,
     BadField,
     BadPoint,
     BadRowKey,
@@ -154,6 +157,7 @@ app.command("import", cls=Command)(reading.read_in)
 app.command("run", cls=Command)(run.run)
 app.command("consume", cls=Command)(consume.consume)
 app.command("effects", cls=Command)(effects.effects)
+app.command("up", cls=Command)(up.up)
 app.command("status", cls=Command)(status.status)
 app.command("history", cls=Command)(history.history)
 app.command("diff", cls=Command)(diff.diff)

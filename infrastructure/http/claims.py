@@ -246,8 +246,8 @@ class Work:
         else:
             raise HandlerBrokeTransaction
         kept = response if self._identity is None else self._keep(connection, response)
-        self.over = True
         self._end(b"COMMIT")
+        self.over = True
         return kept
 
     def _keep_alone(self, connection: Connection, response: Response, *, again: bool) -> Response:
@@ -278,6 +278,11 @@ class Work:
         try:
             with connection.cursor(row_factory=tuple_row) as cursor:
                 row = cursor.execute(_KEEP, values, prepare=True).fetchone()
+        except psycopg.errors.LockNotAvailable as error:
+            # The row of a lease is locked for long only by a transaction that takes it over.
+            if self.token is not None:
+                raise LeaseLost from error
+            raise
         except psycopg.DatabaseError as error:
             if error.sqlstate == FENCED:
                 raise LeaseLost from error

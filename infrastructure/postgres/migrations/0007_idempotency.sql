@@ -101,7 +101,8 @@ $$;
 CREATE FUNCTION onefold.http_keep(
     in_key uuid, in_fingerprint uuid, in_token uuid, in_status smallint, in_headers jsonb, in_body bytea
 ) RETURNS timestamptz
-LANGUAGE plpgsql SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
+SET lock_timeout = '1s' AS $$
 DECLARE
     at timestamptz;
 BEGIN

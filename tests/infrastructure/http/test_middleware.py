@@ -438,3 +438,13 @@ def test_options_that_cannot_work_are_refused(store: Store, options: dict[str, A
 
     with pytest.raises(DeclarationError, match=said):
         IdempotencyKey(app, store, **options)
+
+
+def test_a_service_looks_after_old_responses_itself(serve: Serve, connection: Connection) -> None:
+    client = serve()
+    connection.execute("UPDATE onefold.http_generations SET starts_at = starts_at - interval '7 hours'")
+    client.post("/work")
+    deadline = time.monotonic() + 10
+    while connection.execute("SELECT count(*) FROM onefold.http_generations").fetchone() != (2,):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

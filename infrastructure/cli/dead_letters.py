@@ -1,4 +1,4 @@
-"""`onefold dead-letters`: messages that failed for good, and what is done about them."""
+"""`onefold dead-letters`: messages and calls that failed for good, and what is done about them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from ..connection import connected
 from ..consumers import open_dead_letters
 from ..consuming import dead_letters
 from ..consuming.dead_letters import MANY, DeadLetter, DeadLetterError, Retried
+from ..effects.dead_letters import list_effect_letters
+from . import effect_letters
 from .application import SHOP, load_app
 from .attendance import log_shown
 from .database import readable, writable
@@ -30,10 +32,13 @@ group = typer.Typer(
     cls=Group,
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="Look at messages that failed for good, try them again, or give them up.",
+    help="Look at messages and calls of effects that failed for good, try them again, or give them up.",
 )
 
-Ids = Annotated[list[int] | None, typer.Argument(metavar="IDS", help="Numbers of dead letters, as listed.")]
+Ids = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="IDS", help="Dead letters as listed: a number, or effect:NUMBER for a call."),
+]
 Everything = Annotated[bool, typer.Option("--all", help="All that are open.")]
 By = Annotated[
     str | None,
@@ -54,14 +59,17 @@ def list_(
 ) -> None:
     """List dead letters in the order in which they are retried: what failed, why, and how many wait behind it.
 
-    Shows no payload; `onefold dead-letters show` does.
+    Those of effects stand below, with ids such as effect:7. Shows no payload; `onefold dead-letters show` does.
     """
     with readable() as connection:
         found = dead_letters.list_dead_letters(
             connection, consumer=consumer, sequence=sequence, resolved=resolved
         )
+        named = bool(consumer or sequence)
+        calls = [] if named else list_effect_letters(connection, resolved=resolved)
     if json:
-        write_json({"dead_letters": found, "complete": len(found) < MANY})
+        complete = len(found) < MANY and len(calls) < MANY
+        write_json({"dead_letters": found, "effects": effect_letters.document(calls), "complete": complete})
         return
     console = report()
     rows = table(
@@ -101,19 +109,26 @@ def list_(
             else ("resolution", "key", "attempts", "type", "died")
         )
         console.print(fitted(console, rows, *spare))
-    more = " or more" if len(found) == MANY else ""
-    console.print(Text(f"{counted(len(found), 'dead letter')}{more}", "dim"))
+    if calls:
+        console.print(effect_letters.listing(console, calls))
+    more = " or more" if MANY in (len(found), len(calls)) else ""
+    console.print(Text(f"{counted(len(found) + len(calls), 'dead letter')}{more}", "dim"))
 
 
 @group.command("show", cls=Command)
 def show(
-    letter: Annotated[int, typer.Argument(metavar="ID", help="The number of the dead letter.")],
+    letter: Annotated[str, typer.Argument(metavar="ID", help="The dead letter, as listed.")],
     json: AsJson = False,
 ) -> None:
     """Show one dead letter with all that is known of it: cause, attempts, headers, and the body as it arrived."""
+    numbers, calls = effect_letters.sorted_out([letter])
+    if calls:
+        with readable() as connection:
+            effect_letters.show(connection, calls[0], json)
+        return
     with readable() as connection:
-        found = _found(connection, [letter])[0]
-        body, headers = dead_letters.message_of(connection, letter)
+        found = _found(connection, numbers)[0]
+        body, headers = dead_letters.message_of(connection, found.id)
     text = _text(body)
     if json:
         kept = {"body": text} if text is not None else {"body_base64": base64.b64encode(body).decode()}
@@ -159,13 +174,16 @@ def retry(
 
     Names them by number, or by --consumer, --sequence or --all. One that fails again stays a dead letter with its new
     cause, and those behind it in its sequence are left alone. What was parked behind one that is applied now goes on by
-    itself. Exits with 1 when one is still a dead letter.
+    itself. A call of an effect is made due again, with its key, for `onefold effects` to make. Exits with 1 when one is
+    still a dead letter.
     """
     application = load_app(app)
     with log_shown(aside(), debug=bool(context.obj), quiet="onefold.consumer"), writable() as url:
         with connected(url) as connection:
-            letters = _chosen(connection, ids, consumer, sequence, everything)
-        done = dead_letters.retry(url, application, letters, by=_who(by), even_expired=even_expired)
+            letters, calls = _chosen(connection, ids, consumer, sequence, everything)
+            who = _who(by)
+            due = effect_letters.retry_all(connection, calls, who, even_expired=even_expired)
+        done = dead_letters.retry(url, application, letters, by=who, even_expired=even_expired)
         with connected(url) as connection:
             names = sorted({each.consumer for each in letters}) if ids else [consumer] if consumer else None
             left = open_dead_letters(connection, names, sequence=sequence)
@@ -176,11 +194,19 @@ def retry(
                     {"id": each.id, "became": each.became, "resolved": _settled(each), "why": each.why}
                     for each in done
                 ]
+                + [
+                    {"id": each.id, "became": each.became, "resolved": not each.why, "why": each.why}
+                    for each in due
+                ]
             }
         )
     else:
-        _tell(report(), done, left)
-    if not all(_settled(each) for each in done):
+        console = report()
+        for each in due:
+            _tell_of_call(console, each)
+        if done or not due:
+            _tell(console, done, left)
+    if any(each.why for each in due) or not all(_settled(each) for each in done):
         raise typer.Exit(PROBLEMS)
 
 
@@ -198,15 +224,18 @@ def discard(
     Names them by number, or by --consumer, --sequence or --all. Their record stays, with who did it and when. Exits
     with 1 when one could not be given up.
     """
-    done: list[tuple[int, str]] = []
+    done: list[tuple[int | str, str]] = []
     with writable() as url, connected(url) as connection:
-        for letter in _chosen(connection, ids, consumer, sequence, everything):
+        letters, calls = _chosen(connection, ids, consumer, sequence, everything)
+        for letter in letters:
             try:
                 dead_letters.discard(connection, letter.id, _who(by))
             except DeadLetterError as error:
                 done.append((letter.id, str(error)))
             else:
                 done.append((letter.id, ""))
+        if calls:
+            done += [(each.id, each.why) for each in effect_letters.discard_all(connection, calls, _who(by))]
     if json:
         write_json(
             {
@@ -226,11 +255,12 @@ def discard(
 
 def _chosen(
     connection: psycopg.Connection[Any],
-    ids: Sequence[int] | None,
+    ids: Sequence[str] | None,
     consumer: str | None,
     sequence: str | None,
     everything: bool,
-) -> list[DeadLetter]:
+) -> tuple[list[DeadLetter], list[int]]:
+    """Return the messages that are meant, and the numbers of the calls."""
     named = bool(consumer or sequence)
     if bool(ids) + named + everything != 1:
         raise WrongUse(
@@ -238,8 +268,11 @@ def _chosen(
             f"{'none of these' if not (ids or named or everything) else 'several of these'}; say which are meant"
         )
     if ids:
-        return _found(connection, ids)
-    return dead_letters.list_dead_letters(connection, consumer=consumer, sequence=sequence)
+        messages, calls = effect_letters.sorted_out(ids)
+        effect_letters.of_numbers(connection, calls)
+        return _found(connection, messages) if messages else [], calls
+    letters = dead_letters.list_dead_letters(connection, consumer=consumer, sequence=sequence)
+    return letters, [] if named else [each.id for each in list_effect_letters(connection)]
 
 
 def _found(connection: psycopg.Connection[Any], ids: Sequence[int]) -> list[DeadLetter]:
@@ -260,6 +293,11 @@ def _who(by: str | None) -> str:
         return by or getpass.getuser()
     except (OSError, KeyError) as error:
         raise WrongUse("this system has no name for its user; say who decides with --by") from error
+
+
+def _tell_of_call(console: Console, each: effect_letters.Dealt) -> None:
+    why = f": {plain(each.why)}" if each.why else ""
+    console.print(sign(console, not each.why), f"{each.id} {each.became}{why}")
 
 
 def _tell(console: Console, done: Sequence[Retried], left: int) -> None:

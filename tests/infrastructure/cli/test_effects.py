@@ -124,3 +124,43 @@ def test_a_call_in_hand_is_ended_within_the_grace_time(
     assert ("1 still being made" in told) is bool(code)
     row = connection.execute("SELECT done_at IS NOT NULL FROM onefold.effects").fetchone()
     assert row == (not code,)
+
+
+def test_calls_that_were_given_up_are_among_the_dead_letters(
+    onefold: Onefold, noting: Path, connection: psycopg.Connection[Any]
+) -> None:
+    key = ask(connection, reject=True)
+    ask(connection, reject="again")
+    onefold("effects", "--once")
+    said = onefold("dead-letters", "list")
+    assert "effect:1" in said.out
+    assert "2 dead letters" in said.out
+    [first, second] = onefold("dead-letters", "list", "--json").document["effects"]
+    assert (first["id"], first["outcome"], first["call"]) == ("effect:1", "rejected", key)
+    assert onefold("dead-letters", "list", "--json", "--consumer", "x").document["effects"] == []
+    shown = onefold("dead-letters", "show", "effect:1")
+    assert key in shown.out
+    assert '{"reject": true}' in shown.out
+    assert onefold("dead-letters", "show", "effect:2", "--json").document["data"] == {"reject": "again"}
+
+    said = onefold("dead-letters", "retry", "effect:1", "--by", "ops")
+    assert (said.code, "effect:1 due again" in said.out) == (0, True)
+    said = onefold("dead-letters", "retry", "effect:1", "--by", "ops", "--json")
+    assert said.code == 1
+    said = onefold("dead-letters", "discard", "--all", "--by", "ops")
+    assert (said.code, "discarded effect:2" in said.out) == (0, True)
+    resolved = onefold("dead-letters", "list", "--resolved", "--json").document["effects"]
+    assert [(each["id"], each["resolution"]) for each in resolved] == [(second["id"], "discarded")]
+    onefold("effects", "--once")
+    said = onefold("dead-letters", "retry", "--all", "--by", "ops", "--json")
+    assert said.document == {
+        "retried": [{"id": "effect:1", "became": "due again", "resolved": True, "why": ""}]
+    }
+
+
+def test_what_is_no_dead_letter_of_an_effect_is_told(onefold: Onefold, noting: Path) -> None:
+    said = onefold("dead-letters", "show", "effect:x")
+    assert (said.code, "such as 7 or effect:7, found 'effect:x'" in said.err) == (2, True)
+    for command in ("show", "retry", "discard"):
+        said = onefold("dead-letters", command, "effect:7")
+        assert (said.code, "found effect:7" in said.err) == (1, True)

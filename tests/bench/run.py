@@ -21,14 +21,14 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench import append, consuming, ledger, load, projecting, wakeup
+from bench import append, consuming, ledger, load, projecting, rebuild, wakeup
 from bench.measure import Case
 from bench.peer import Peer
 from onefold.infrastructure.embedded import EmbeddedServer
 from onefold.infrastructure.postgres.migrate import migrate
 
 RESULTS = Path(__file__).parents[2] / ".bench" / "results.json"
-GROUPS = ("append", "load", "projection", "consume", "wakeup", "ledger", "memory")
+GROUPS = ("append", "load", "projection", "rebuild", "consume", "wakeup", "ledger", "memory")
 
 
 @contextmanager
@@ -69,6 +69,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds, at least 3")
     parser.add_argument("--only", default=",".join(GROUPS), help=f"comma-separated of {', '.join(GROUPS)}")
     parser.add_argument("--keys", type=int, default=ledger.KEYS, help="keys that the ledgers hold beforehand")
+    parser.add_argument(
+        "--events", type=int, default=rebuild.EVENTS, help="events of the log that is rebuilt"
+    )
     arguments = parser.parse_args()
     chosen = arguments.only.split(",")
     if arguments.rounds < 3 or not set(chosen) <= set(GROUPS):
@@ -88,6 +91,10 @@ def main() -> None:
         # The projection comes first: it needs a log that holds its events and nothing else.
         if "projection" in chosen:
             run(console, [projecting.case(url, peer)], arguments.rounds, results)
+        if "rebuild" in chosen:
+            with console.status(f"filling a log with {arguments.events:,} events"):
+                filled_log = rebuild.cases(url, peer, arguments.events, fill_peer="projection" not in chosen)
+            run(console, filled_log, arguments.rounds, results)
         if "consume" in chosen:
             if "projection" not in chosen:
                 with psycopg.connect(url, autocommit=True) as connection:

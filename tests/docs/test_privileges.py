@@ -17,6 +17,9 @@ from onefold.infrastructure.brokers.envelope import write
 from onefold.infrastructure.consumers import consumers_status
 from onefold.infrastructure.consuming.consumption import Consumption
 from onefold.infrastructure.consuming.dead_letters import discard, list_dead_letters, list_parked, retry
+from onefold.infrastructure.rebuilding.rebuild import Rebuild
+from onefold.infrastructure.rebuilding.rows import rebuild_stream
+from onefold.infrastructure.rebuilding.versions import drop_old, rollback
 from onefold.infrastructure.status import State, status
 from onefold.infrastructure.worker import Worker
 from onefold.projections.shop import account_balance, app
@@ -59,6 +62,10 @@ def test_each_role_does_its_work_with_the_privileges_of_the_page(as_role: dict[s
         (row,) = store.rows(account_balance)
         assert (row.balance, store.get(Account, "ES-7").version) == (account.balance, 2)
     assert Worker(as_role["worker"], account_balance).rebuild().applied == 2
+    assert Rebuild(as_role["worker"], account_balance, verify="full").run().swapped
+    assert rollback(as_role["worker"], account_balance).caught_up
+    assert rebuild_stream(as_role["worker"], account_balance, "account/ES-7").changed == 0
+    drop_old(as_role["worker"], "account_balance")
     with psycopg.connect(as_role["reader"]) as connection:
         assert connection.execute("SELECT account_id FROM read.account_balance").fetchall() == [("ES-7",)]
     with psycopg.connect(as_role["worker"], autocommit=True) as connection:

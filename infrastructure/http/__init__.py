@@ -3,7 +3,7 @@
 from ..brokers.port import MissingExtra
 
 try:
-    from .claims import HandlerBrokeTransaction, LeaseLost
+    from .claims import HandlerBrokeTransaction, RequestTakenOver
     from .exchange import KEPT_HEADERS, NotReplayable, OutsideRequest
     from .middleware import IdempotencyKey, by_authorization
     from .problem import Problem
@@ -22,10 +22,10 @@ __all__ = [
     "AsyncRequestTransaction",
     "HandlerBrokeTransaction",
     "IdempotencyKey",
-    "LeaseLost",
     "NotReplayable",
     "OutsideRequest",
     "Problem",
+    "RequestTakenOver",
     "RequestTransaction",
     "async_transaction",
     "by_authorization",

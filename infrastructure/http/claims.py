@@ -41,7 +41,7 @@ _SAVEPOINT = b"SAVEPOINT onefold_handler"
 _BACK = b"ROLLBACK TO SAVEPOINT onefold_handler"
 
 
-class LeaseLost(OnefoldError):
+class RequestTakenOver(OnefoldError):
     """The lease of a request ran out and another one has the key now: nothing of this one is kept."""
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ class Work:
     def finish(self, response: Response) -> Response:
         """Keep the response, with what the handler did if it says success, and commit; return it as kept.
 
-        Raises `LeaseLost` and `HandlerBrokeTransaction`, and `psycopg.Error`; then nothing is kept, unless the
+        Raises `RequestTakenOver` and `HandlerBrokeTransaction`, and `psycopg.Error`; then nothing is kept, unless the
         connection was lost in mid-commit.
         """
         with self._turn:
@@ -255,14 +255,14 @@ class Work:
         try:
             with connection.transaction():
                 return self._keep(connection, response)
-        except LeaseLost:
+        except RequestTakenOver:
             if not again:
                 raise
         # The try before may have come through: then what is kept is this response.
         found = self._claim(connection, self.token)
         if isinstance(found, Done) and found.response[:3] == response[:3]:
             return found.response
-        raise LeaseLost
+        raise RequestTakenOver
 
     def _keep(self, connection: Connection, response: Response) -> Response:
         assert self._identity is not None
@@ -281,11 +281,11 @@ class Work:
         except psycopg.errors.LockNotAvailable as error:
             # The row of a lease is locked for long only by a transaction that takes it over.
             if self.token is not None:
-                raise LeaseLost from error
+                raise RequestTakenOver from error
             raise
         except psycopg.DatabaseError as error:
             if error.sqlstate == FENCED:
-                raise LeaseLost from error
+                raise RequestTakenOver from error
             raise
         assert row is not None
         return response._replace(recorded_at=row[0])

@@ -24,7 +24,7 @@ from ..connection import one_line
 from ..identity import new_event_id
 from ..store import Store
 from . import problem
-from .claims import Busy, Done, LeaseLost, Mode, Response, Work
+from .claims import Busy, Done, Mode, RequestTakenOver, Response, Work
 from .exchange import (
     KEPT_HEADERS,
     PLACE,
@@ -304,7 +304,7 @@ class IdempotencyKey:
 
     def _failed(self, error: BaseException, scope: Scope) -> Problem:
         match error:
-            case LeaseLost():
+            case RequestTakenOver():
                 log.error("%s: %s: %s", self._service, _shown(scope), error)
                 return problem.in_use(RETRY_AFTER)
             case psycopg.OperationalError():

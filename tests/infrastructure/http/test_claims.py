@@ -18,8 +18,8 @@ from onefold.infrastructure.http.claims import (
     Busy,
     Done,
     HandlerBrokeTransaction,
-    LeaseLost,
     Mode,
+    RequestTakenOver,
     Response,
     Work,
 )
@@ -85,10 +85,10 @@ def test_a_lease_that_ran_out_is_taken_over_and_its_owner_keeps_nothing(
     old.enter("lease")
     time.sleep(0.15)
     assert new.enter(second) is None
-    with pytest.raises(LeaseLost, match="longer lease"):
+    with pytest.raises(RequestTakenOver, match="longer lease"):
         old.finish(HELLO._replace(body=b"old"))
     kept = new.finish(HELLO)
-    with pytest.raises(LeaseLost):
+    with pytest.raises(RequestTakenOver):
         old.finish(HELLO._replace(body=b"old"))
     old.abandon()
     assert begin().enter("lease") == Done(kept, same=True)

@@ -17,6 +17,8 @@ class Verdict(Enum):
     POSSIBLE = "possible"
     PASSED = "already passed"
     NOT_YET = "not yet"
+    NEVER = "never"
+    """No way leads from the present state to one in which it is possible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +77,25 @@ class Lifecycle:
             raise IllegalTransition(stream, transition.command, state, transition.sources)
 
     def judge(self, state: str, event: type[Event]) -> Verdict:
-        """Tell whether an event is possible in `state`, was passed already, or is not possible yet."""
+        """Tell whether an event is possible in `state`, was passed already, is not possible yet, or can never be."""
         transition = self._by_event.get(event)
         if transition is None or state in transition.sources:
             return Verdict.POSSIBLE
         if self._rank[transition.target] <= self._rank[state]:
             return Verdict.PASSED
+        if self.reachable(state).isdisjoint(transition.sources):
+            return Verdict.NEVER
         return Verdict.NOT_YET
+
+    def reachable(self, state: str) -> frozenset[str]:
+        """Return the states that `state` can lead to, by any number of transitions, and itself."""
+        found = {state}
+        grown = True
+        while grown:
+            more = {step.target for step in self.transitions if not found.isdisjoint(step.sources)}
+            grown = not more <= found
+            found |= more
+        return frozenset(found)
 
     def advance(self, state: str, event: type[Event]) -> str:
         """Return the state after a fact: the transition's target if it is possible or ranks higher, else `state`."""

@@ -90,8 +90,8 @@ def order(rule: Rule, version: int | None, applied: int, verdict: Verdict | None
         return Outcome.APPLIED
     if verdict is Verdict.PASSED:
         return Outcome.STALE
-    # The next version of a sequence without holes: nothing can still come that would make it possible.
-    return Outcome.REJECTED if following else _early(rule)
+    # Of the next version of a sequence without holes, nothing can still come that would make it possible.
+    return Outcome.REJECTED if following or verdict is Verdict.NEVER else _early(rule)
 
 
 def advances(rule: Rule, outcome: Outcome, version: int | None, applied: int) -> bool:

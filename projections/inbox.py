@@ -282,7 +282,8 @@ class Planner:
                 return f"version {item.version} of {item.sequence} waits for {missing}"
         assert self.lifecycle is not None
         state = standing.state or self.lifecycle.initial
-        return f"{item.message.type} is not possible for {item.sequence}, which is {state}"
+        never = ", and never will be" if self._verdict(item, standing) is Verdict.NEVER else ""
+        return f"{item.message.type} is not possible for {item.sequence}, which is {state}{never}"
 
 
 def _turn(item: Item) -> tuple[int, int]:

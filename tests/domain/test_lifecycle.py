@@ -73,6 +73,41 @@ def test_decision_table(state: str, event: type[Event], verdict: Verdict, after:
             PAPER.require("paper/1", state, event)
 
 
+class Dropped(Event, name="paper.dropped", registry=KEPT):
+    pass
+
+
+DROPPABLE = Lifecycle(
+    ("blank", "draft", "dropped", "signed", "filed"),
+    (*PAPER.transitions, Transition("drop", Dropped, ("blank", "draft"), "dropped")),
+)
+
+
+@pytest.mark.parametrize(
+    ("state", "event", "verdict", "reachable"),
+    [
+        ("blank", Signed, Verdict.NOT_YET, "blank draft dropped signed filed"),
+        ("draft", Signed, Verdict.POSSIBLE, "draft dropped signed filed"),
+        ("dropped", Drafted, Verdict.PASSED, "dropped"),
+        ("dropped", Signed, Verdict.NEVER, "dropped"),
+        ("dropped", Filed, Verdict.NEVER, "dropped"),
+        ("dropped", Noted, Verdict.POSSIBLE, "dropped"),
+        ("signed", Dropped, Verdict.PASSED, "signed filed"),
+        ("filed", Filed, Verdict.PASSED, "filed"),
+    ],
+)
+def test_what_no_way_leads_to_is_never_possible(
+    state: str, event: type[Event], verdict: Verdict, reachable: str
+) -> None:
+    assert DROPPABLE.judge(state, event) is verdict
+    assert DROPPABLE.reachable(state) == set(reachable.split())
+
+
+def test_a_way_back_makes_possible_again() -> None:
+    undone = DROPPABLE.with_transitions(Transition("reopen", Reopened, ("dropped",), "draft"))
+    assert undone.judge("dropped", Signed) is Verdict.NOT_YET
+
+
 def test_a_refused_command_names_itself_the_state_and_the_states_in_which_it_is_possible() -> None:
     with pytest.raises(IllegalTransition) as caught:
         PAPER.require("paper/1", "blank", Filed)

@@ -81,14 +81,17 @@ delta     | -              | rejected | stale   | stale   | applied  | early
 delta     | possible       | rejected | stale   | stale   | applied  | early
 delta     | already passed | rejected | stale   | stale   | stale    | early
 delta     | not yet        | rejected | stale   | stale   | rejected | early
+delta     | never          | rejected | stale   | stale   | rejected | early
 snapshot  | -              | rejected | stale   | stale   | applied  | applied
 snapshot  | possible       | rejected | stale   | stale   | applied  | applied
 snapshot  | already passed | rejected | stale   | stale   | stale    | stale
 snapshot  | not yet        | rejected | stale   | stale   | early    | early
+snapshot  | never          | rejected | stale   | stale   | rejected | rejected
 unordered | -              | applied  | applied | applied | applied  | applied
 unordered | possible       | applied  | applied | applied | applied  | applied
 unordered | already passed | stale    | stale   | stale   | stale    | stale
 unordered | not yet        | early    | early   | early   | early    | early
+unordered | never          | rejected | rejected| rejected| rejected | rejected
 """
 EARLY: dict[OnGap, Outcome] = {"park": Outcome.PARKED, "reject": Outcome.REJECTED}
 

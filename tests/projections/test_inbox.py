@@ -931,3 +931,30 @@ def test_a_batch_whose_turn_has_come_is_planned_as_any_other(
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(Planner, "_in_turn", lambda *_: None)
                 assert found == kind.planner.plan(batch, {}, standings, {})
+
+
+class Cancelled(Event, name="order.cancelled", registry=KEPT):
+    pass
+
+
+def test_what_waits_for_what_can_never_be_is_rejected_when_that_is_known() -> None:
+    states = Lifecycle(
+        ("new", "placed", "cancelled", "shipped", "delivered"),
+        (
+            Transition("place", Placed, ("new",), "placed"),
+            Transition("cancel", Cancelled, ("placed",), "cancelled"),
+            Transition("ship", Shipped, ("placed",), "shipped"),
+            Transition("deliver", Delivered, ("shipped",), "delivered"),
+        ),
+    )
+    planner = Planner(Rule("unordered"), states)
+    waits = Item(b"1", b"1", Message("1", "/s", "order.delivered"), Delivered(), ORDER, parked=1)
+    cancels = Item(b"2", b"2", Message("2", "/s", "order.cancelled"), Cancelled(), ORDER)
+    late = Item(b"3", b"3", Message("3", "/s", "order.shipped"), Shipped(), ORDER)
+    plan = planner.plan([cancels, late], {}, {ORDER: Standing(0, "placed", 1)}, {ORDER: [waits]})
+    never = "is not possible for order/1, which is cancelled, and never will be"
+    assert [(step.item, step.outcome, step.cause) for step in plan.steps] == [
+        (cancels, APPLIED, ""),
+        (waits, REJECTED, f"order.delivered {never}"),
+        (late, REJECTED, f"order.shipped {never}"),
+    ]

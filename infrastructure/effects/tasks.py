@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -177,19 +177,19 @@ def find(connection: psycopg.Connection[Any], effect: str | Effect, key: str) ->
 
 
 def _of_event(name: str, key: str, call: UUID, event: Event, text: str, mark: UUID | None) -> Task:
-    values: Iterable[Any] = (None,) * 7
-    if _stream(event) is not None:
-        meta = event.meta
-        values = (
-            meta.stream,
-            meta.version,
-            meta.position,
-            meta.event_id,
-            meta.occurred_at,
-            meta.recorded_at,
-            to_json(meta.metadata).decode() if meta.metadata else None,
-        )
-    return Task(name, key, call, mark, event.event_name, event.schema_version, text, *values)
+    task = Task(name, key, call, mark, event.event_name, event.schema_version, text)
+    if _stream(event) is None:
+        return task
+    meta = event.meta
+    return task._replace(
+        stream=meta.stream,
+        version=meta.version,
+        position=meta.position,
+        event_id=meta.event_id,
+        occurred_at=meta.occurred_at,
+        recorded_at=meta.recorded_at,
+        metadata=to_json(meta.metadata).decode() if meta.metadata else None,
+    )
 
 
 def _stream(event: Event) -> str | None:

@@ -24,6 +24,7 @@ from ...projections.effect import (
     reconciled,
 )
 from .call import AsyncCall, Call, Clients, Place
+from .errors import LeaseLost
 from .hold import Hold
 from .keeper import Keeper
 from .observed import Became, Observed
@@ -89,8 +90,8 @@ class Worker:
             if isinstance(step, Reconcile):
                 assert effect.reconcile is not None
                 step = reconciled(effect, self._called(effect, effect.reconcile, task, place))
-                if isinstance(step, Run):
-                    queue.again(task)
+                if isinstance(step, Run) and not queue.again(task):
+                    raise LeaseLost(effect.name, task.key)
             if isinstance(step, Run):
                 began = time.perf_counter()
                 try:

@@ -16,7 +16,7 @@ from typing import Any
 from onefold import App, Call, Effect
 from onefold.infrastructure.effects.queue import Queue
 
-LEASE = 0.5
+LEASE = 0.8
 CONTENT = b"receipt " * 20_000
 
 die_here: Callable[[str], None] = lambda point: None  # noqa: E731 - what does nothing, until it does

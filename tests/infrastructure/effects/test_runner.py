@@ -108,14 +108,14 @@ def test_a_lease_is_renewed_while_the_call_lasts(database_url: str) -> None:
 
     def slow(data: Any, call: Call) -> None:
         calls.append(call.attempt)
-        time.sleep(1.0)
+        time.sleep(2.0)
 
     ask(database_url)
-    effect = Effect("tell", slow, lease=0.3)
+    effect = Effect("tell", slow, lease=0.8)
     runners = [EffectRunner(database_url, [effect], workers=1) for _ in range(2)]
     for runner in runners:
         runner.start()
-    time.sleep(1.3)
+    time.sleep(2.2)
     for runner in runners:
         runner.stop()
     assert all(runner.join(5) for runner in runners)
@@ -213,6 +213,17 @@ def test_after_again_the_key_counts_as_new(database_url: str) -> None:
     )
     assert asked == [2]
     assert rows(database_url, STATE) == [(3, False, True, None, None)]
+
+
+def test_a_runner_that_was_overtaken_while_it_asked_makes_no_call(database_url: str) -> None:
+    def overtaken(data: Any, call: Call) -> Again:
+        execute(database_url, "UPDATE onefold.effects SET token = token + 1")
+        return Again()
+
+    ask(database_url)
+    late(database_url)
+    effect = Effect("tell", lambda data, call: pytest.fail("was called"), keeps=HOUR, reconcile=overtaken)
+    assert run(database_url, effect) == {"tell": {"lost": 1}}
 
 
 def test_a_failing_reconcile_is_tried_again_as_the_call_would_be(database_url: str) -> None:

@@ -27,6 +27,9 @@ METADATA = "metadata"
 PAYLOAD = "data"
 """Indexed as a whole where any field is to be searched for."""
 
+PENDING = 256
+"""Kilobytes of entries that such an index collects before it merges them: all of them are read by every search."""
+
 
 @dataclass(frozen=True, slots=True)
 class SearchIndex:
@@ -104,8 +107,10 @@ def _definition(log: str, of: str) -> Composed:
     if of in COLUMNS:
         return SQL("CREATE INDEX CONCURRENTLY {} ON {} ({}, position)").format(name, table, Identifier(of))
     if of in (METADATA, PAYLOAD):
-        whole = SQL("CREATE INDEX CONCURRENTLY {} ON {} USING gin ({} jsonb_path_ops)")
-        return whole.format(name, table, Identifier(of))
+        whole = SQL(
+            "CREATE INDEX CONCURRENTLY {} ON {} USING gin ({} jsonb_path_ops) WITH (gin_pending_list_limit = {})"
+        )
+        return whole.format(name, table, Identifier(of), PENDING)
     value = path_of(of).value()
     return SQL("CREATE INDEX CONCURRENTLY {0} ON {1} (({2}), position) WHERE ({2}) IS NOT NULL").format(
         name, table, value

@@ -5,6 +5,7 @@ Pure decisions with a closed set of outcomes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
@@ -92,6 +93,60 @@ def order(rule: Rule, version: int | None, applied: int, verdict: Verdict | None
         return Outcome.STALE
     # Of the next version of a sequence without holes, nothing can still come that would make it possible.
     return Outcome.REJECTED if following or verdict is Verdict.NEVER else _early(rule)
+
+
+class Memory(Enum):
+    """What a ledger can say of a message by its age alone."""
+
+    CLAIMABLE = "claimable"
+    """Whether its key was claimed before is known."""
+    FORGOTTEN = "forgotten"
+    """Its key may have been claimed, and forgotten."""
+    EARLY = "early"
+    """It is of the future: its key would be forgotten while it is too young to expire, and it applied again."""
+    BEYOND = "beyond"
+    """The ledger has no place for its key yet."""
+
+
+def recall(aged: int | None, *, floor: int, latest: int, ceiling: int | None, at_floor: bool) -> Memory:
+    """Judge the age of a message, `aged` being when it came to be, None if it was promised to be young.
+
+    What was before `floor` is forgotten, and what was at it where `at_floor`; `latest` is the last instant that is not
+    of the future; from `ceiling` on there is no place. All in one unit.
+    """
+    if aged is None:
+        return Memory.CLAIMABLE
+    if aged > latest:
+        return Memory.EARLY
+    if aged < floor or (at_floor and aged == floor):
+        return Memory.FORGOTTEN
+    return Memory.BEYOND if ceiling is not None and aged >= ceiling else Memory.CLAIMABLE
+
+
+SUSPECTS = 16
+"""Messages in a transaction when one of them was in hand when a process ended; one by one when that comes again."""
+
+DEATHS = 3
+"""Processes that must have ended over a message alone, at least, before it is a dead letter."""
+
+
+def max_suspects(troubles: Iterable[tuple[int, int, int]]) -> int:
+    """Tell how many messages are tried together, of which these are under suspicion.
+
+    Of each its failed tries, and the processes that ended with it alone in hand, and among others.
+    """
+    worst = max(attempts + 2 * alone + among for attempts, alone, among in troubles)
+    return SUSPECTS if worst == 1 else 1
+
+
+def after_deaths(attempts: int, alone: int, allowed: int) -> Outcome:
+    """Judge a message that failed `attempts` times, of `allowed`, and was alone in hand when `alone` processes ended.
+
+    Only one that was alone is proved to end its process; and that may still be chance, once or twice.
+    """
+    if alone >= max(allowed, DEATHS):
+        return Outcome.DEAD_LETTERED
+    return after_failure(attempts, allowed)
 
 
 def advances(rule: Rule, outcome: Outcome, version: int | None, applied: int) -> bool:

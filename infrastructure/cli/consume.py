@@ -33,7 +33,7 @@ from .problems import PROBLEMS, WrongUse
 from .status import overview_of_consumers
 
 if TYPE_CHECKING:
-    from ..consuming.processor import Span
+    from ..consuming.folding import Span
 
 SLACK = 2.5
 """Seconds beyond the grace time in which connections are closed and leases given back."""

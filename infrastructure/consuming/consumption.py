@@ -16,10 +16,12 @@ from ..brokers import Subscription, subscribe
 from ..hint import RedisHint
 from ..postgres.log import Announcer
 from .arrivals import Reader
+from .folding import Span
 from .housekeeping import Housekeeping
 from .intake import BYTES, MESSAGES, Intake
 from .lane import Lane
-from .processor import LARGEST, Observed, Span
+from .observed import Observed
+from .processor import LARGEST
 from .session import Session
 
 log = logging.getLogger("onefold.consumer")

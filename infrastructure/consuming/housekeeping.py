@@ -17,7 +17,7 @@ from ..postgres.maintenance import maintain
 from ..postgres.readmodel import worker_name
 from ..postgres.sql import statement
 from .intake import Intake
-from .processor import Observed
+from .observed import Observed
 from .session import reap
 
 log = logging.getLogger("onefold.consumer")

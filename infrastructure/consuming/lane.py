@@ -20,8 +20,8 @@ from ..connection import one_line
 from ..hint import RedisHint
 from ..throughput import seldom_collecting
 from .arrivals import Arrival
+from .failures import Interrupted, LedgerBehind
 from .intake import Intake
-from .processor import Interrupted, LedgerBehind
 from .session import Session
 from .waiting import Waiting
 

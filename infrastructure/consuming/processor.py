@@ -8,71 +8,47 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from itertools import islice
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from ...domain.errors import OnefoldError
-from ...domain.instant import instant, microseconds
 from ...projections.consumer import Consumer, Rejected
 from ...projections.fingerprint import shown
-from ...projections.guards import APPLIED, FAILED_FOR_GOOD, Outcome, after_failure
+from ...projections.guards import APPLIED, FAILED_FOR_GOOD, Outcome, after_deaths, after_failure, max_suspects
 from ...projections.inbox import Item, Plan, Planner, Standing, Step
-from ...projections.message import Message
-from ...projections.ports import Kept, Key
 from ...projections.retention import duration
-from ...projections.row import Row
 from ..backoff import Backoff
-from ..postgres.errors import BrokenTransaction, VersionConflict
+from ..postgres.errors import BrokenTransaction
 from ..postgres.inbox import (
     COMMITTED_EARLY,
     PARKED_AT_ONCE,
-    DeadLetter,
     Inbox,
     ParkedRow,
     SequenceAppeared,
     Trouble,
 )
-from ..postgres.ledger import Entry, LedgerRotated, OutsideWindow, Window, claim, claimed, window
+from ..postgres.ledger import LedgerRotated, OutsideWindow
 from ..postgres.log import lost
-from ..postgres.table import Table
 from .arrivals import Arrival, Reader, reason
+from .claims import Claims
+from .failures import EffectFailed, Interrupted, Refused, passing
+from .folding import Folding, Span
+from .letters import arrival_of, letter, letter_of_broken, parked_values
 from .notices import Notices
+from .observed import Observed
 from .transaction import AsyncTransaction, Repositories, Transaction, TransactionNotYours
 
 LARGEST = 20_000
 """Messages in one transaction at most."""
 
-SUSPECTS = 16
-"""Messages in a transaction when one of them was in hand when a process ended; one by one when that comes again."""
-
-DEATHS = 3
-"""Processes that must have ended over a message alone, at least, before it is a dead letter."""
-
 CONFLICTS = 8
 """Times that a message is run again at once because of somebody else's transaction; then it counts as a failed try."""
-
-WINDOW = 60.0
-"""Seconds after which the ledger is asked again what it remembers."""
-
-FUTURE = 86_400
-"""Seconds that the time of a message, or of a time-ordered key, may be ahead of this clock."""
-
-_FIRST = microseconds(datetime.min.replace(tzinfo=UTC))
-_LAST = microseconds(datetime.max.replace(tzinfo=UTC))
-_NEVER = 2**63
-
-CACHED_ROWS = 100_000
-"""Rows that a fold keeps in memory at most."""
 
 LOCKED = 1.0
 """Seconds until a message is tried again whose function has waited for a lock in vain."""
@@ -94,80 +70,6 @@ class Sink(Protocol):
     def back(self, arrival: Arrival) -> None:
         """This one is in another worker's hands, and is best delivered again later."""
         ...
-
-
-class Interrupted(OnefoldError):
-    """The consumer stops, and its time to end has passed; the batch was rolled back."""
-
-
-class LedgerBehind(OnefoldError):
-    """The time-ordered ledger has no place for the keys of today, and waits for its upkeep."""
-
-    def __init__(self, consumer: str) -> None:
-        super().__init__(
-            f"consumer {consumer}: expected a ledger with room for keys of today, found one that was not kept up; run "
-            "`onefold maintain` as the owner of the tables"
-        )
-
-
-class EffectFailed(Exception):
-    """The effect of a message raised; the transaction is to be rolled back."""
-
-    def __init__(self, item: Item, cause: BaseException) -> None:
-        self.item = item
-        self.cause = cause
-        super().__init__(str(cause))
-
-
-class _Refused(Exception):
-    """What the batch as a whole wrote was refused, by one of its messages' fault.
-
-    `waited` is true when messages that had waited took part in it.
-    """
-
-    def __init__(self, reason: Exception) -> None:
-        self.reason = reason
-        self.waited = False
-        super().__init__(str(reason))
-
-
-@dataclass(slots=True)
-class Observed:
-    """What this process has done, for metrics; counts and seconds since its start."""
-
-    outcomes: dict[Outcome, int] = field(default_factory=dict)
-    claims: int = 0
-    claim_seconds: float = 0.0
-    batches: int = 0
-    batch_seconds: float = 0.0
-    on_claim: Callable[[int, float], None] | None = None
-    on_batch: Callable[[float], None] | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-
-    def count(self, counts: Mapping[Outcome, int]) -> None:
-        """Add outcomes."""
-        with self._lock:
-            for outcome, number in counts.items():
-                self.outcomes[outcome] = self.outcomes.get(outcome, 0) + number
-
-    def claimed(self, keys: int, seconds: float) -> None:
-        """Add a claim of `keys` keys."""
-        with self._lock:
-            self.claims += keys
-            self.claim_seconds += seconds
-        if self.on_claim is not None:
-            self.on_claim(keys, seconds)
-
-    def batched(self, seconds: float) -> None:
-        """Add a batch, which took `seconds` to its commit."""
-        with self._lock:
-            self.batches += 1
-            self.batch_seconds += seconds
-        if self.on_batch is not None:
-            self.on_batch(seconds)
-
-
-Span = Callable[[Message], AbstractContextManager[Any]]
 
 
 class Processor:
@@ -192,13 +94,10 @@ class Processor:
         self._connection = inbox.connection
         self._repositories = repositories
         self._planner = Planner(consumer.rule, consumer.lifecycle)
-        self._table = None if consumer.fold is None else Table(consumer.fold)
+        self._folding = None if consumer.fold is None else Folding(inbox.connection, consumer.fold)
+        self._claims = Claims(inbox.connection, consumer, inbox.number, self.observed)
         self._category = None if consumer.fold is None else inbox.category()
         self._unsettled: list[tuple[Item, tuple[tuple[Outcome, str] | None, str | None, int | None]]] = []
-        self._rows: dict[str, Kept] = {}
-        self._changes: dict[Key, Kept] = {}
-        self._window: Window | None = None
-        self._window_at = 0.0
         self._notices = notices or Notices(consumer.name)
         self._span = span
         self._stopping = stopping
@@ -229,23 +128,23 @@ class Processor:
                 part, troubled = self._mark(part)
                 plan = self._transact(part, troubled, drains=drains)
             except (SequenceAppeared, LedgerRotated, OutsideWindow):
-                self._window = None
+                self._claims.look_again()
                 continue
             except EffectFailed as failed:
-                if _passing(failed.cause) and conflicts < CONFLICTS:
+                if passing(failed.cause) and conflicts < CONFLICTS:
                     conflicts += 1
                     time.sleep(backoff.next())
                     continue
                 size = self._failed(part, failed, todo, sink)
                 conflicts = 0
-            except _Refused as refused:
+            except Refused as refused:
                 # One that waited may be at fault: one by itself is run without them, and they by the clock.
                 drains = len(part) > 1 or not refused.waited
                 size = self._refused(part, refused, todo, sink)
             except psycopg.errors.LockNotAvailable:
                 size = self._locked(part, todo, sink) or limit
             except psycopg.OperationalError as error:
-                if lost(error) or not _passing(error):
+                if lost(error) or not passing(error):
                     raise
                 conflicts += 1
                 if conflicts > CONFLICTS:
@@ -267,8 +166,9 @@ class Processor:
         if not troubled:
             return part, troubled
         first = next(place for place, arrival in enumerate(part) if arrival.key in troubled)
-        worst = max(trouble.attempts + 2 * trouble.alone + trouble.among for trouble in troubled.values())
-        least = first or (SUSPECTS if worst == 1 else 1)
+        least = first or max_suspects(
+            (trouble.attempts, trouble.alone, trouble.among) for trouble in troubled.values()
+        )
         if len(part) > least:
             part = part[:least]
             troubled = self.inbox.mark([arrival.key for arrival in part if arrival.key])
@@ -300,11 +200,11 @@ class Processor:
                     counts = self._write(plan, locked, (), {})
             except EffectFailed as failed:
                 conflicts += 1
-                if not _passing(failed.cause) or conflicts > CONFLICTS:
+                if not passing(failed.cause) or conflicts > CONFLICTS:
                     self._failed_in_waiting(failed.item, failed.cause)
                     conflicts = 0
                 continue
-            except _Refused as refused:
+            except Refused as refused:
                 effects = plan.effects()
                 if not effects:
                     raise refused.reason from refused
@@ -341,7 +241,7 @@ class Processor:
                         return Outcome.DUPLICATE, "somebody else has dealt with it"
                     category = self._sort_out([item])
                     locked = self.inbox.lock([] if item.sequence is None else [item.sequence])
-                    entries = self._claim([item])
+                    entries = self._claims.claim([item])
                     item.forgotten = False
                     plan = self._planner.plan(
                         [item],
@@ -358,19 +258,19 @@ class Processor:
                     resolved(outcome)
                     settled = category
             except (SequenceAppeared, LedgerRotated, OutsideWindow):
-                self._window = None
+                self._claims.look_again()
                 continue
             except EffectFailed as failed:
                 if failed.item is not item:
                     # A message behind it: this one is applied without it.
                     self._failed_in_waiting(failed.item, failed.cause)
                     continue
-                if _passing(failed.cause):
+                if passing(failed.cause):
                     time.sleep(backoff.next())
                     continue
                 by_handler = isinstance(failed.cause, Rejected)
                 return Outcome.REJECTED if by_handler else Outcome.DEAD_LETTERED, reason(failed.cause)
-            except _Refused as refused:
+            except Refused as refused:
                 if _waited(plan):
                     drains = False
                     continue
@@ -378,7 +278,7 @@ class Processor:
             except psycopg.errors.LockNotAvailable:
                 break
             except psycopg.OperationalError as error:
-                if lost(error) or not _passing(error):
+                if lost(error) or not passing(error):
                     raise
                 time.sleep(backoff.next())
                 continue
@@ -406,12 +306,9 @@ class Processor:
             trouble = troubled.get(item.key)
             if trouble is not None:
                 item.attempts = trouble.attempts + trouble.alone
-                allowed = self.consumer.retry.attempts
-                # Only one that was alone is proved to end its process; and that may still be chance, once or twice.
-                if item.ruled is None and (
-                    trouble.attempts >= allowed or trouble.alone >= max(allowed, DEATHS)
-                ):
-                    item.ruled = (Outcome.DEAD_LETTERED, trouble.error)
+                outcome = after_deaths(trouble.attempts, trouble.alone, self.consumer.retry.attempts)
+                if item.ruled is None and outcome is Outcome.DEAD_LETTERED:
+                    item.ruled = (outcome, trouble.error)
         started = time.monotonic()
         inbox = self.inbox
         plan = Plan()
@@ -420,7 +317,7 @@ class Processor:
                 category = self._sort_out(items)
                 sequences = {item.sequence for item in items if item.sequence is not None}
                 locked = inbox.lock(sequences) if sequences else {}
-                entries = self._claim(items) if items else {}
+                entries = self._claims.claim(items) if items else {}
                 waiting = self._waiting(locked, items) if drains else _NOTHING
                 plan = self._planner.plan(
                     items,
@@ -430,12 +327,12 @@ class Processor:
                 )
                 self._apply(plan, locked)
                 counts = self._write(plan, locked, broken, troubled)
-        except _Refused as refused:
+        except Refused as refused:
             refused.waited = _waited(plan)
             raise
-        if self._table is not None:
+        if self._folding is not None:
             self._settle(category)
-            self._keep_rows()
+            self._folding.keep()
         self.observed.count(counts)
         self.observed.batched(time.monotonic() - started)
         self._notices.first_seen(entries)
@@ -448,7 +345,7 @@ class Processor:
         in the sequence: nothing waits behind them.
         """
         known = self._category
-        if self._table is None:
+        if self._folding is None:
             return None
         # Their transaction was rolled back, and with it the category.
         while self._unsettled:
@@ -485,99 +382,12 @@ class Processor:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Run the body in a transaction; what its commit refuses, as by a deferred constraint, is `_Refused`."""
+        """Run the body in a transaction; what its commit refuses, as by a deferred constraint, is `Refused`."""
         try:
             with self._connection.transaction():
                 yield
         except (psycopg.DataError, psycopg.IntegrityError) as error:
-            raise _Refused(error) from error
-
-    def _claim(self, items: Sequence[Arrival]) -> Mapping[bytes, Entry]:
-        mode = self.consumer.ledger
-        found = self._present_window(refresh=False)
-        floor = _FIRST if found.floor is None else microseconds(found.floor)
-        if mode == "any":
-            # The time of a message is its producer's, that of the floor the database's.
-            floor += int(self.consumer.retention.clock_skew * 1_000_000) if found.floor is not None else 0
-        ceiling = None if found.ceiling is None else microseconds(found.ceiling)
-        # Of time-ordered keys the ceiling tells.
-        latest = _NEVER if mode == "time" else microseconds(datetime.now(UTC)) + FUTURE * 1_000_000
-        keys: dict[bytes, bytes] = {}
-        old: set[bytes] = set()
-        early: list[Arrival] = []
-        before = latest + 1 if ceiling is None else min(latest + 1, ceiling)
-        for item in items:
-            aged = item.aged
-            if aged is not None and floor < aged < before and not item.unclaimed:
-                # The usual one: neither old nor early.
-                item.forgotten = False
-                keys.setdefault(item.key, item.fingerprint)
-                continue
-            if aged is not None and (aged > latest or item.unclaimed):
-                if item.ruled is None:
-                    item.ruled = (Outcome.REJECTED, self._why_early(aged))
-                # It would be forgotten while it is still too young to expire, and be applied again.
-                early.append(item)
-                old.add(item.key)
-                continue
-            item.forgotten = aged is not None and aged <= floor and (aged < floor or mode == "any")
-            if item.forgotten:
-                old.add(item.key)
-                continue
-            if ceiling is not None and aged is not None and aged >= ceiling:
-                ceiling = self._ceiling_for(item, aged)
-                if item.ruled is not None and aged >= ceiling:
-                    item.unclaimed = True
-                    continue
-            if item.key not in keys:
-                keys[item.key] = item.fingerprint
-        for item in early:
-            item.unclaimed = item.key not in keys
-        started = time.monotonic()
-        entries: dict[bytes, Entry] = {}
-        if keys:
-            entries = claim(
-                self._connection,
-                mode,
-                self.inbox.number,
-                list(keys),
-                list(keys.values()),
-                # Of time-ordered keys the ceiling may have been looked up anew.
-                within=self._window if mode == "time" and self._window is not None else found,
-            )
-            self.observed.claimed(len(keys), time.monotonic() - started)
-        if old := old.difference(keys):
-            entries |= claimed(self._connection, mode, self.inbox.number, list(old))
-        return entries
-
-    def _present_window(self, *, refresh: bool) -> Window:
-        """Return what the ledger remembers; a claim finds out by itself when that is too old."""
-        now = time.monotonic()
-        if self._window is None or refresh or now - self._window_at > WINDOW:
-            self._window = window(self._connection, self.consumer.ledger)
-            self._window_at = now
-        return self._window
-
-    def _why_early(self, aged: int) -> str:
-        at = instant(min(aged, _LAST)).isoformat()
-        ahead = f"is {at}, more than {duration(FUTURE)} in the future, and it would be too young to expire"
-        if self.consumer.age == "time":
-            clocks = 'the clock of its producer, or declare age="published" or age="received"'
-            return f"its time {ahead}; mend {clocks}"
-        return f"the broker's time of it {ahead}; mend the broker's clock, or declare age=\"received\""
-
-    def _ceiling_for(self, item: Arrival, aged: int) -> int:
-        """Return the ledger's present ceiling; rule a key out that is of the future, as its clock must be wrong."""
-        found = self._present_window(refresh=True).ceiling
-        ceiling = _LAST if found is None else microseconds(found)
-        if aged >= ceiling:
-            if aged < microseconds(datetime.now(UTC)) + FUTURE * 1_000_000:
-                raise LedgerBehind(self.consumer.name)
-            if item.ruled is None:
-                at = instant(min(aged, _LAST)).isoformat()
-                cause = f"its key is of {at}, too far in the future; mend the clock of its producer"
-                item.ruled = (Outcome.REJECTED, cause)
-        return ceiling
+            raise Refused(error) from error
 
     def _waiting(self, locked: Mapping[str, Standing], items: Sequence[Item]) -> Mapping[str, list[Item]]:
         sequences = [sequence for sequence, found in locked.items() if found.parked]
@@ -611,8 +421,8 @@ class Processor:
         return item
 
     def _apply(self, plan: Plan, locked: Mapping[str, Standing]) -> None:
-        if self._table is not None:
-            self._fold(plan, self._table, locked)
+        if self._folding is not None:
+            self._folding.apply(plan, locked, self._span)
             return
         self._opened = False
         for item, outcome, _ in plan.steps:
@@ -652,75 +462,6 @@ class Processor:
         if self._stopping():
             raise Interrupted
 
-    def _fold(self, plan: Plan, table: Table, locked: Mapping[str, Standing]) -> None:
-        fold = self.consumer.fold
-        assert fold is not None
-        self._changes = {}
-        effects = [item for item in plan.effects() if item.event is not None]
-        if not effects:
-            return
-        rows = self._rows_of({item.sequence for item in effects if item.sequence is not None}, table, locked)
-        last: dict[str, Item] = {}
-        folds, span = fold.folds, self._span
-        for item in effects:
-            sequence = item.sequence
-            assert sequence is not None
-            row = rows[sequence]
-            try:
-                if span is None:
-                    after = folds[type(item.event)](row, item.event)
-                else:
-                    with span(item.message):
-                        after = folds[type(item.event)](row, item.event)
-            except (Exception, SystemExit) as error:
-                raise EffectFailed(item, error) from error
-            if after is not row:
-                rows[sequence] = after
-                last[sequence] = item
-        if not last:
-            return
-        changes: dict[Key, Kept] = {
-            (sequence,): (item.version or 0, rows[sequence]) for sequence, item in last.items()
-        }
-        self._changes = changes
-        try:
-            table.write(self._connection, table.pack(changes))
-        except (psycopg.DataError, psycopg.IntegrityError, TypeError, ValueError, ArithmeticError) as error:
-            raise _Refused(error) from error
-
-    def _rows_of(
-        self, sequences: Iterable[str], table: Table, locked: Mapping[str, Standing]
-    ) -> dict[str, Row | None]:
-        """Return the rows of sequences that this transaction has locked.
-
-        A row changes only together with the version of its sequence, so one that was left at this version is the same
-        still. A sequence that nobody has begun has none.
-        """
-        rows: dict[str, Row | None] = {}
-        missing: list[Key] = []
-        cached = self._rows
-        for sequence in sequences:
-            rows[sequence] = None
-            standing = locked.get(sequence)
-            if standing is not None:
-                found = cached.get(sequence)
-                if found is not None and found[0] == standing.version:
-                    rows[sequence] = found[1]
-                else:
-                    missing.append((sequence,))
-        if missing:
-            for key, (_, row) in table.load(self._connection, missing, binary=False).items():
-                rows[key[0]] = row
-        return rows
-
-    def _keep_rows(self) -> None:
-        """Keep rows in memory, once they are committed, each with the version that its sequence was moved to."""
-        if len(self._rows) > CACHED_ROWS:
-            self._rows.clear()
-        cached = self._rows
-        for (sequence,), kept in self._changes.items():
-            cached[sequence] = kept
-
     def _write(
         self,
         plan: Plan,
@@ -754,17 +495,17 @@ class Processor:
             self.inbox.dead_letter(letter_of_broken(arrival))
         try:
             if new:
-                self.inbox.park(_parked_values(step) for step in new)
+                self.inbox.park(parked_values(step) for step in new)
             if gone:
                 self.inbox.unpark(gone)
             if troubled:
                 self.inbox.forget_attempts(troubled)
             is_open = self.inbox.write(counts, plan.standings, parked, locked)
         except (psycopg.DataError, psycopg.IntegrityError) as error:
-            raise _Refused(error) from error
+            raise Refused(error) from error
         if self._opened and not is_open:
             # This is another transaction than that of the keys: a function has rolled back, and begun anew.
-            raise _Refused(TransactionNotYours())
+            raise Refused(TransactionNotYours())
         return counts
 
     def _locked(self, part: Sequence[Arrival], todo: deque[Arrival], sink: Sink) -> int:
@@ -786,7 +527,7 @@ class Processor:
                 sink.back(arrival)
         return 0
 
-    def _refused(self, part: Sequence[Arrival], refused: _Refused, todo: deque[Arrival], sink: Sink) -> int:
+    def _refused(self, part: Sequence[Arrival], refused: Refused, todo: deque[Arrival], sink: Sink) -> int:
         """Find out whose fault it is that the batch was refused; return how many are to be tried together next."""
         if len(part) > 1 or refused.waited:
             return max(1, len(part) // 2)
@@ -809,20 +550,13 @@ class Processor:
         if isinstance(cause, Rejected):
             item.ruled = (Outcome.REJECTED, text)
             return 1
-        retry = self.consumer.retry
-        if isinstance(cause, psycopg.errors.LockNotAvailable):
-            # Whoever holds the lock is at fault, as a migration that runs for minutes: no message dies of that.
-            attempts, pause = item.attempts, LOCKED
-        else:
-            attempts = self.inbox.attempt(item.key, text)
-            pause = retry.delay(attempts) or 0.0
-        if after_failure(attempts, retry.attempts) is Outcome.DEAD_LETTERED:
+        attempts, delay = self._next_try(item, cause, lambda: self.inbox.attempt(item.key, text))
+        if after_failure(attempts, self.consumer.retry.attempts) is Outcome.DEAD_LETTERED:
             item.ruled = (Outcome.DEAD_LETTERED, text)
             return 1
-        delay = Backoff(pause, max(pause, retry.longest)).next()
         self._count({Outcome.RETRIED: 1})
         self.inbox.unmark()
-        self._notices.failed(_arrival(item), text, attempts, delay, cause)
+        self._notices.failed(arrival_of(item), text, attempts, delay, cause)
         sink.again(todo.popleft(), delay)
         return 1
 
@@ -830,17 +564,25 @@ class Processor:
         """Deal with a parked message whose turn had come, and whose effect failed: it waits on, for its next try."""
         assert item.parked is not None
         text = reason(cause)
-        retry = self.consumer.retry
+        allowed = self.consumer.retry.attempts
         # One that is refused, or was tried often enough, becomes a dead letter in the next run of the batch.
-        attempts, pause = item.attempts, LOCKED
-        if not isinstance(cause, psycopg.errors.LockNotAvailable):
-            attempts = retry.attempts if isinstance(cause, Rejected) else item.attempts + 1
-            pause = retry.delay(attempts) or 0.0
-        delay = Backoff(pause, max(pause, retry.longest)).next()
+        counted = allowed if isinstance(cause, Rejected) else item.attempts + 1
+        attempts, delay = self._next_try(item, cause, lambda: counted)
         self.inbox.parked_attempt(item.parked, text, delay, attempts)
-        if after_failure(attempts, retry.attempts) is Outcome.RETRIED:
+        if after_failure(attempts, allowed) is Outcome.RETRIED:
             self._count({Outcome.RETRIED: 1})
-            self._notices.failed(_arrival(item), text, attempts, delay, cause)
+            self._notices.failed(arrival_of(item), text, attempts, delay, cause)
+
+    def _next_try(self, item: Item, cause: BaseException, counted: Callable[[], int]) -> tuple[int, float]:
+        """Return how often a message has failed now, and the seconds until it is tried again."""
+        retry = self.consumer.retry
+        if isinstance(cause, psycopg.errors.LockNotAvailable):
+            # Whoever holds the lock is at fault, as a migration that runs for minutes: no message dies of that.
+            attempts, pause = item.attempts, LOCKED
+        else:
+            attempts = counted()
+            pause = retry.delay(attempts) or 0.0
+        return attempts, Backoff(pause, max(pause, retry.longest)).next()
 
     def _count(self, counts: Mapping[Outcome, int]) -> None:
         self.inbox.count(counts)
@@ -857,71 +599,11 @@ class Processor:
             if not arrival.key:
                 self._notices.unreadable(arrival)
         for item, outcome, cause in plan.steps:
-            arrival = _arrival(item)
+            arrival = arrival_of(item)
             arrival.outcome = outcome
             if outcome is not APPLIED:
                 self._notices.decided(arrival, outcome, cause)
 
 
-def _arrival(item: Item) -> Arrival:
-    """Return what an item of a plan is here."""
-    return cast("Arrival", item)
-
-
-def letter(step: Step) -> DeadLetter:
-    """Return the dead letter of a message that failed for good."""
-    _, outcome, cause = step
-    item = _arrival(step.item)
-    return DeadLetter(
-        outcome,
-        cause,
-        item.delivery,
-        item.identity,
-        None if item.unclaimed else item.key,
-        item.fingerprint,
-        item.key_text,
-        item.message.id,
-        item.message.type,
-        item.sequence,
-        item.version,
-        item.attempts,
-        item.parked,
-    )
-
-
-def letter_of_broken(arrival: Arrival) -> DeadLetter:
-    """Return the dead letter of a delivery that cannot be read, or has no key."""
-    message = arrival.message
-    return DeadLetter(
-        Outcome.REJECTED,
-        arrival.problem,
-        arrival.delivery,
-        arrival.identity,
-        message_id=message.id or None,
-        type=message.type or None,
-    )
-
-
-def _parked_values(step: Step) -> tuple[Any, ...]:
-    item = _arrival(step.item)
-    return (
-        item.sequence,
-        item.version,
-        item.key,
-        item.fingerprint,
-        item.message.id,
-        item.message.type,
-        step.cause,
-        item.delivery,
-    )
-
-
 def _waited(plan: Plan) -> bool:
     return any(step.item.parked is not None for step in plan.steps)
-
-
-def _passing(error: BaseException) -> bool:
-    """Tell whether the same may go well at once, as somebody else's transaction was in the way."""
-    if isinstance(error, VersionConflict):
-        return True
-    return isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith("40")

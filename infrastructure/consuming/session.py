@@ -19,8 +19,10 @@ from ..postgres.repository import Repository
 from ..postgres.sql import statement
 from ..postgres.table import Table
 from .arrivals import Reader
+from .folding import Span
 from .notices import Notices
-from .processor import Observed, Processor, Span
+from .observed import Observed
+from .processor import Processor
 
 LOCK_TIMEOUT = 2.0
 """Seconds that a key or a sequence is waited for that another worker has in hand."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ...projections.guards import Outcome
 from .consumption import Consumption
-from .processor import Interrupted
+from .failures import Interrupted
 
 
 class Workers:

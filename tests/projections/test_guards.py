@@ -11,16 +11,22 @@ from hypothesis import strategies as st
 
 from onefold.domain.lifecycle import Verdict
 from onefold.projections.guards import (
+    DEATHS,
     FAILED_FOR_GOOD,
+    SUSPECTS,
+    Memory,
     OnGap,
     Ordering,
     Outcome,
     Rule,
     advances,
+    after_deaths,
     after_failure,
     identify,
     judge,
+    max_suspects,
     order,
+    recall,
 )
 
 
@@ -245,3 +251,74 @@ def test_the_outcomes_are_these_ten_and_four_of_them_leave_a_dead_letter() -> No
         "expired",
         "dead_lettered",
     }
+
+
+# Of a ledger that has forgotten what was before 10 and has places up to 20.
+AGES = """
+aged | latest | ceiling | before the floor | at the floor too
+-    | 30     | 20      | claimable        | claimable
+9    | 30     | 20      | forgotten        | forgotten
+10   | 30     | 20      | claimable        | forgotten
+11   | 30     | 20      | claimable        | claimable
+19   | 30     | 20      | claimable        | claimable
+20   | 30     | 20      | beyond           | beyond
+30   | 30     | 20      | beyond           | beyond
+31   | 30     | 20      | early            | early
+20   | 30     | -       | claimable        | claimable
+31   | 30     | -       | early            | early
+9    | 8      | 20      | early            | early
+9    | 30     | 9       | forgotten        | forgotten
+"""
+
+
+@pytest.mark.parametrize("line", AGES.strip().splitlines()[1:])
+def test_what_a_ledger_can_say_by_the_age_alone_is_as_the_table_says(line: str) -> None:
+    aged, latest, ceiling, before, too = (cell.strip() for cell in line.split("|"))
+    for at_floor, expected in ((False, before), (True, too)):
+        found = recall(
+            None if aged == "-" else int(aged),
+            floor=10,
+            latest=int(latest),
+            ceiling=None if ceiling == "-" else int(ceiling),
+            at_floor=at_floor,
+        )
+        assert found is Memory(expected)
+
+
+@pytest.mark.parametrize(
+    ("troubles", "expected"),
+    [
+        # failed tries, processes that ended with it alone, and with it among others
+        ([(0, 0, 1)], SUSPECTS),
+        ([(1, 0, 0)], SUSPECTS),
+        ([(0, 1, 0)], 1),
+        ([(0, 0, 2)], 1),
+        ([(1, 0, 1)], 1),
+        ([(0, 0, 1), (0, 0, 1)], SUSPECTS),
+        ([(0, 0, 1), (0, 0, 2)], 1),
+    ],
+)
+def test_the_first_suspicion_makes_the_group_smaller_and_the_next_leaves_one(
+    troubles: list[tuple[int, int, int]], expected: int
+) -> None:
+    assert max_suspects(troubles) == expected
+
+
+@pytest.mark.parametrize(
+    ("attempts", "alone", "allowed", "outcome"),
+    [
+        (0, 0, 1, Outcome.RETRIED),
+        (1, 0, 1, Outcome.DEAD_LETTERED),
+        (4, 0, 5, Outcome.RETRIED),
+        (5, 0, 5, Outcome.DEAD_LETTERED),
+        (0, DEATHS - 1, 1, Outcome.RETRIED),
+        (0, DEATHS, 1, Outcome.DEAD_LETTERED),
+        (0, DEATHS, 5, Outcome.RETRIED),
+        (0, 5, 5, Outcome.DEAD_LETTERED),
+        (4, 4, 5, Outcome.RETRIED),
+    ],
+)
+def test_a_message_that_ends_its_process_alone_dies_of_it_after_three_times_at_least(
+    attempts: int, alone: int, allowed: int, outcome: Outcome
+) -> None:
+    assert after_deaths(attempts, alone, allowed) is outcome

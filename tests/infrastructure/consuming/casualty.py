@@ -18,7 +18,7 @@ from typing import Any
 
 from onefold import Message, Retry, Transaction
 from onefold.infrastructure.brokers import Delivery, Outgoing
-from onefold.infrastructure.consuming import processor
+from onefold.infrastructure.consuming import claims
 from onefold.infrastructure.consuming.consumption import Consumption
 from onefold.infrastructure.consuming.intake import Intake
 from onefold.infrastructure.postgres.inbox import Inbox
@@ -118,7 +118,7 @@ def consume(options: dict[str, Any]) -> None:
         case "before the transaction":
             Inbox.mark = death.before(Inbox.mark)  # type: ignore[method-assign]
         case "claim":
-            processor.claim = death.after(processor.claim)  # type: ignore[attr-defined]
+            claims.claim = death.after(claims.claim)  # type: ignore[attr-defined]
         case "effect":
             added = death.after(deposit)
         case "before commit":

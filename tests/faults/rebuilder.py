@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import resource
 import signal
 import sys
 import threading
@@ -63,11 +64,8 @@ def main(url: str, options: dict[str, Any]) -> None:
         verify=options.get("verify", "sample"),
         on_step=look,
     ).run()
-    print(
-        json.dumps(
-            {"swapped": done.swapped, "resumed": done.resumed, "rows": done.rows, "phases": done.seconds}
-        )
-    )
+    megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"swapped": done.swapped, "megabytes": megabytes, "seconds": done.seconds}))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,9 @@ import pytest
 
 START = Callable[..., Any]
 REBUILDER = Path(__file__).with_name("rebuilder.py")
+MEGABYTES = 250
+"""What a rebuild's process may need, however long the log is; a third of it is the interpreter with its packages."""
+
 PATIENT = "-c lock_timeout=200ms"
 """A reader fails that is kept waiting for longer; what a busy machine adds to its queries does not count."""
 
@@ -206,6 +209,7 @@ def test_a_million_events_are_rebuilt_under_load_and_kills(
         done = rebuild(database_url, verify="full")
     assert done is not None
     assert done["swapped"]
+    assert done["megabytes"] < MEGABYTES
     assert [each.result().wrong for each in readers] == [[]] * 10
     settled(bank, wait)
     assert dump(bank) == fresh(bank, start_worker, wait)

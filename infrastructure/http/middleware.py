@@ -12,7 +12,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from typing import Any, TypeVar, get_args
+from typing import Any
 
 import anyio
 import psycopg
@@ -42,7 +42,6 @@ from .problem import Problem
 from .transaction import RequestTransaction
 
 log = logging.getLogger("onefold.http")
-T = TypeVar("T")
 
 REPLAYED = b"idempotency-replayed"
 EXPIRES = b"idempotency-expires"
@@ -96,7 +95,7 @@ class IdempotencyKey:
             raise DeclarationError(
                 f"expected a service of lower-case letters, digits, _ and -, at most 40, found {service!r}"
             )
-        if not callable(claim) and claim not in get_args(Mode):
+        if isinstance(claim, str) and claim not in ("lease", "transaction"):
             raise DeclarationError(f'expected claim="lease" or claim="transaction", found {claim!r}')
         if not (math.isfinite(lease) and lease > 0):
             raise DeclarationError(f"expected a lease of more than 0 seconds, found {lease!r}")
@@ -115,7 +114,7 @@ class IdempotencyKey:
         self._required = required
         self._compat = compat
         self._principal: Principal = by_authorization if principal is None else principal
-        self._claim = claim
+        self._claim = _by_scope(claim)
         self._lease = lease
         self._retention = retention
         self._max_body = max_body
@@ -174,7 +173,7 @@ class IdempotencyKey:
         who = self._principal(scope)
         if inspect.isawaitable(who):
             who = await who
-        mode: Mode = self._claim(scope) if callable(self._claim) else self._claim
+        mode = self._claim(scope)
         asked = functools.partial(
             identity,
             self._service,
@@ -323,6 +322,14 @@ def by_authorization(scope: Scope) -> str | None:
     """Return who asks by the header Authorization, hashed, None without one."""
     lines = _lines(scope, b"authorization")
     return hashlib.sha256(b"\x00".join(lines)).hexdigest() if lines else None
+
+
+def _by_scope(claim: Mode | Callable[[Scope], Mode]) -> Callable[[Scope], Mode]:
+    if claim == "lease":
+        return lambda _: "lease"
+    if claim == "transaction":
+        return lambda _: "transaction"
+    return claim
 
 
 async def _body(scope: Scope, receive: Receive, limit: int) -> bytes | Problem | None:

@@ -20,7 +20,7 @@ from ..domain.lifecycle import Lifecycle
 from ..domain.registry import Registry
 from ..domain.registry import registry as shared_registry
 from .fingerprint import shown
-from .guards import OnGap, Ordering, Rule
+from .guards import Begins, OnGap, Ordering, Rule
 from .message import Message
 from .policies import Retry
 from .projection import NAME, Projection
@@ -67,6 +67,9 @@ class ConsumerOptions(TypedDict, total=False):
     becomes a dead letter after `gap_deadline` seconds (86,400). `unknown` is for messages of types that the function
     does not take: "reject", or "pass", which decides them without an effect ("reject"). `events` names the event
     classes where the function's annotation does not. `registry` knows the event classes (the shared one).
+
+    `begins` says of delta messages which version a sequence begins with: "first" is version 1; with "first-seen" it is
+    the lowest one in the first batch that has any, for a topic that is joined in the middle ("first").
     """
 
     key: Part
@@ -83,6 +86,7 @@ class ConsumerOptions(TypedDict, total=False):
     events: Iterable[type[Event]]
     age: Literal["time", "published", "received"]
     registry: Registry
+    begins: Begins
 
 
 class Consumer:
@@ -109,7 +113,7 @@ class Consumer:
         self.name = name
         self.effect = effect
         self.fold = fold
-        self.rule = Rule(ordering, options.get("on_gap", "park"))
+        self.rule = Rule(ordering, options.get("on_gap", "park"), options.get("begins", "first"))
         self.lifecycle = options.get("lifecycle")
         self.ledger: Literal["any", "time"] = options.get("ledger", "any")
         self.retention = options.get("retention", Retention())
@@ -263,6 +267,14 @@ class Consumer:
         if self.rule.on_gap not in ("park", "reject"):
             raise DeclarationError(
                 f'consumer {name}: on_gap must be "park" or "reject", found {self.rule.on_gap!r}'
+            )
+        if self.rule.begins not in ("first", "first-seen"):
+            raise DeclarationError(
+                f'consumer {name}: begins must be "first" or "first-seen", found {self.rule.begins!r}'
+            )
+        if self.rule.begins != "first" and ordering != "delta":
+            raise DeclarationError(
+                f"consumer {name}: begins= has a meaning for delta messages only, whose versions have no holes"
             )
         if self.ledger not in ("any", "time"):
             raise DeclarationError(f'consumer {name}: ledger must be "any" or "time", found {self.ledger!r}')

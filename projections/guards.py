@@ -14,6 +14,7 @@ from ..domain.lifecycle import Verdict
 
 Ordering = Literal["delta", "snapshot", "unordered"]
 OnGap = Literal["park", "reject"]
+Begins = Literal["first", "first-seen"]
 
 
 class Outcome(Enum):
@@ -58,6 +59,7 @@ class Rule:
 
     ordering: Ordering
     on_gap: OnGap = "park"
+    begins: Begins = "first"
 
 
 def identify(fingerprint: bytes, decided: bytes | None, *, forgotten: bool = False) -> Outcome | None:

@@ -109,7 +109,7 @@ class Planner:
         """
         if not decided and not parked and (plan := self._in_turn(items, standings)) is not None:
             return plan
-        plan = Plan()
+        plan = Plan(standings=self._begun(items, decided, standings))
         fresh: dict[bytes, bytes] = {}
         waiting: dict[str, list[Item]] = {
             sequence: sorted(found, key=_turn) for sequence, found in parked.items() if found
@@ -146,6 +146,24 @@ class Planner:
                         Step(item, PARKED, self._why(item, self._standing(plan, item, standings)))
                     )
         return plan
+
+    def _begun(
+        self, items: Sequence[Item], decided: Mapping[bytes, bytes], standings: Mapping[str, Standing]
+    ) -> dict[str, Standing]:
+        """Return where sequences stand that begin with what is seen of them first: before the lowest of the batch.
+
+        They stand there also when that one is not applied: what follows it must wait for it.
+        """
+        if self.rule.begins == "first" or self.rule.ordering != "delta":
+            return {}
+        lowest: dict[str, int] = {}
+        for item in items:
+            sequence, version = item.sequence, item.version
+            if sequence is None or version is None or sequence in standings:
+                continue
+            if item.key not in decided and not item.forgotten:
+                lowest[sequence] = min(version, lowest.get(sequence, version))
+        return {sequence: Standing(version - 1) for sequence, version in lowest.items()}
 
     def _in_turn(self, items: Sequence[Item], standings: Mapping[str, Standing]) -> Plan | None:
         """Return the plan of a batch of which each message is to be applied at once, None of any other.

@@ -167,6 +167,8 @@ V: ConsumerOptions = {"version": "sequence"}
     ("options", "says"),
     [
         ({"ordering": "sometimes"}, r'ordering must be "delta" .*, "snapshot" .* or "unordered" .*, found'),
+        ({"begins": "now"}, "begins must be \"first\" or \"first-seen\", found 'now'"),
+        ({"begins": "first-seen", "ordering": "snapshot"}, "begins= has a meaning for delta messages only"),
         ({"on_gap": "skip"}, "on_gap must be \"park\" or \"reject\", found 'skip'"),
         ({"ledger": "some"}, "ledger must be \"any\" or \"time\", found 'some'"),
         ({"unknown": "drop"}, "unknown must be \"reject\" or \"pass\", found 'drop'"),

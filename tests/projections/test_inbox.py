@@ -933,7 +933,7 @@ def test_a_batch_whose_turn_has_come_is_planned_as_any_other(
                 assert found == kind.planner.plan(batch, {}, standings, {})
 
 
-class Cancelled(Event, name="order.cancelled", registry=KEPT):
+class Withdrawn(Event, name="order.withdrawn", registry=KEPT):
     pass
 
 
@@ -942,14 +942,14 @@ def test_what_waits_for_what_can_never_be_is_rejected_when_that_is_known() -> No
         ("new", "placed", "cancelled", "shipped", "delivered"),
         (
             Transition("place", Placed, ("new",), "placed"),
-            Transition("cancel", Cancelled, ("placed",), "cancelled"),
+            Transition("cancel", Withdrawn, ("placed",), "cancelled"),
             Transition("ship", Shipped, ("placed",), "shipped"),
             Transition("deliver", Delivered, ("shipped",), "delivered"),
         ),
     )
     planner = Planner(Rule("unordered"), states)
     waits = Item(b"1", b"1", Message("1", "/s", "order.delivered"), Delivered(), ORDER, parked=1)
-    cancels = Item(b"2", b"2", Message("2", "/s", "order.cancelled"), Cancelled(), ORDER)
+    cancels = Item(b"2", b"2", Message("2", "/s", "order.withdrawn"), Withdrawn(), ORDER)
     late = Item(b"3", b"3", Message("3", "/s", "order.shipped"), Shipped(), ORDER)
     plan = planner.plan([cancels, late], {}, {ORDER: Standing(0, "placed", 1)}, {ORDER: [waits]})
     never = "is not possible for order/1, which is cancelled, and never will be"
@@ -958,3 +958,53 @@ def test_what_waits_for_what_can_never_be_is_rejected_when_that_is_known() -> No
         (waits, REJECTED, f"order.delivered {never}"),
         (late, REJECTED, f"order.shipped {never}"),
     ]
+
+
+def numbered(version: int, sequence: str = ORDER) -> Item:
+    key = f"{sequence}@{version}".encode()
+    return Item(key, key, Message(key.decode(), "/s", "t"), None, sequence, version)
+
+
+@pytest.mark.parametrize(
+    ("versions", "known", "outcomes", "stands"),
+    [
+        # versions that arrive, where the sequence stands before, what becomes of them, where it stands after
+        ([7, 8], None, [APPLIED, APPLIED], 8),
+        ([8, 7], None, [APPLIED, APPLIED], 8),
+        ([9, 7], None, [APPLIED, PARKED], 7),
+        ([1, 2], None, [APPLIED, APPLIED], 2),
+        ([7], 6, [APPLIED], 7),
+        ([8], 6, [PARKED], None),
+        ([6], 6, [STALE], None),
+        ([5], 0, [PARKED], None),
+    ],
+)
+def test_a_sequence_that_is_joined_in_the_middle_begins_with_the_lowest_that_is_seen_first(
+    versions: list[int], known: int | None, outcomes: list[Outcome], stands: int | None
+) -> None:
+    planner = Planner(Rule("delta", begins="first-seen"))
+    plan = planner.plan(
+        [numbered(version) for version in versions], {}, {} if known is None else {ORDER: Standing(known)}, {}
+    )
+    assert [step.outcome for step in plan.steps] == outcomes
+    assert plan.standings.get(ORDER) == (None if stands is None else Standing(stands))
+
+
+def test_what_follows_a_first_one_that_is_refused_waits_for_it() -> None:
+    first, second = numbered(7), numbered(8)
+    first.ruled = (REJECTED, "it does not fit")
+    plan = Planner(Rule("delta", begins="first-seen")).plan([first], {}, {}, {})
+    assert plan.standings == {ORDER: Standing(6)}
+    plan = Planner(Rule("delta", begins="first-seen")).plan([second], {}, plan.standings, {})
+    assert [step.outcome for step in plan.steps] == [PARKED]
+
+
+def test_a_repeat_begins_no_sequence() -> None:
+    again = numbered(7)
+    plan = Planner(Rule("delta", begins="first-seen")).plan([again], {again.key: again.fingerprint}, {}, {})
+    assert (plan.standings, [step.outcome for step in plan.steps]) == ({}, [DUPLICATE])
+
+
+def test_a_sequence_begins_with_version_1_unless_it_is_declared_otherwise() -> None:
+    plan = Planner(Rule("delta")).plan([numbered(7)], {}, {}, {})
+    assert [step.outcome for step in plan.steps] == [PARKED]

@@ -263,8 +263,9 @@ def test_what_takes_longer_than_the_grace_time_is_rolled_back(
     assert sum(balances(connection).values()) == 20
 
 
+@pytest.mark.parametrize("seconds", [2, pytest.param(60, marks=pytest.mark.soak)])
 def test_a_stalled_database_costs_no_lease_and_no_memory(
-    start: Start, broker: MemoryBroker, connection: Connection
+    seconds: int, start: Start, broker: MemoryBroker, connection: Connection
 ) -> None:
     """C65"""
     brief = MemoryBroker(broker.name, lease=0.4)
@@ -272,12 +273,12 @@ def test_a_stalled_database_costs_no_lease_and_no_memory(
     def effect(message: Message, tx: Transaction) -> None:
         deposit(message, tx)
         if message.id == "a0-1":
-            tx.execute("SELECT pg_sleep(2)")
+            tx.execute("SELECT pg_sleep(%s)", (seconds,))
 
     publish(brief, *lines(50, 60))
     running = start(deposits(effect), messages=300, batch=100)
     most = 0
-    ends = time.monotonic() + 1.8
+    ends = time.monotonic() + seconds - 0.2
     while time.monotonic() < ends:
         most = max(most, running.consumption.intake.in_flight)
         time.sleep(0.01)

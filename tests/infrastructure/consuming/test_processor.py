@@ -865,3 +865,13 @@ def run(works: list[Callable[[], None]]) -> None:
         thread.join(60)
         assert not thread.is_alive()
     assert not failures
+
+
+def test_a_topic_that_is_joined_in_the_middle_goes_on_from_what_is_seen_first(
+    open_desk: Open, connection: Connection
+) -> None:
+    desk = open_desk(deposits(begins="first-seen"))
+    assert desk.process(envelope("a", 8), envelope("a", 7)) == ["applied", "applied"]
+    assert desk.process(envelope("a", 10), envelope("a", 6)) == ["parked", "stale"]
+    assert desk.process(envelope("a", 9)) == ["applied"]
+    assert balances(connection) == {"a": 4}

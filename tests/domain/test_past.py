@@ -124,7 +124,10 @@ def test_a_clock_is_named_and_shown() -> None:
 @pytest.mark.parametrize(
     ("text", "advice"),
     [
-        ("2026-03-01T12:00:00", "write 2026-03-01T12:00:00Z for UTC, or its offset, such as 2026-03-01T12:00:00+01:00"),
+        (
+            "2026-03-01T12:00:00",
+            "write 2026-03-01T12:00:00Z for UTC, or its offset, such as 2026-03-01T12:00:00+01:00",
+        ),
         ("2026-03-01", "found the day 2026-03-01; write an instant, such as 2026-03-01T00:00:00Z"),
         ("7", "write v7 for the version, @7 for the position"),
         ("v", "found 'v'"),

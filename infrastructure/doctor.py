@@ -137,7 +137,7 @@ def _guarded(name: str, check: Check) -> list[Finding]:
 def _server(connection: psycopg.Connection[Any], embedded: bool) -> Iterator[Finding]:
     before = datetime.now(UTC)
     with connection.cursor(row_factory=namedtuple_row) as cursor:
-        server = cursor.execute(statement("doctor_server")).fetchone()
+        server: Any = cursor.execute(statement("doctor_server")).fetchone()
     after = datetime.now(UTC)
     assert server is not None
     number = connection.info.server_version
@@ -268,7 +268,7 @@ def _appends(state: Status) -> Iterator[Finding]:
 
 def _transactions(connection: psycopg.Connection[Any]) -> Iterator[Finding]:
     with connection.cursor(row_factory=namedtuple_row) as cursor:
-        rows = cursor.execute(statement("doctor_sessions"), (LONG, LONG)).fetchall()
+        rows: list[Any] = cursor.execute(statement("doctor_sessions"), (LONG, LONG)).fetchall()
     for row in rows:
         if row.pid is None:
             found = f"transaction {row.application_name!r} was prepared {row.age:.0f} s ago and not ended"
@@ -304,7 +304,7 @@ def _indexes(connection: psycopg.Connection[Any]) -> Iterator[Finding]:
 
 def _ledgers(connection: psycopg.Connection[Any]) -> Iterator[Finding]:
     with connection.cursor(row_factory=namedtuple_row) as cursor:
-        ledger = cursor.execute(statement("doctor_ledger")).fetchone()
+        ledger: Any = cursor.execute(statement("doctor_ledger")).fetchone()
     assert ledger is not None
     sound = True
     if not ledger.active:

@@ -18,6 +18,7 @@ from .consumers import ConsumerState, ConsumerStatus, consumers_status
 from .effects.status import EffectStatus, effects_status
 from .history import logs
 from .postgres.sql import statement
+from .relaying.status import RelayStatus, orphans, relays_status
 
 COUNTED = 1_000_000
 """Events that are counted one by one; from there on a count says "at least"."""
@@ -109,6 +110,7 @@ class Status:
 
     `others` are projections in it that the application lacks. `consumers` are all of the database, and those of the
     application that were never started. `effects` are those of the application, and others with calls that are open.
+    `relays` are all of the database, `orphans` channels with messages in the outbox that no relay reads, and how many.
     """
 
     database: str
@@ -119,11 +121,18 @@ class Status:
     others: tuple[str, ...] = ()
     consumers: tuple[ConsumerStatus, ...] = ()
     effects: tuple[EffectStatus, ...] = ()
+    relays: tuple[RelayStatus, ...] = ()
+    orphans: tuple[tuple[str, int], ...] = ()
 
     @property
     def sound(self) -> bool:
-        """False when a projection has stopped or needs a rebuild, a consumer or an effect has dead letters."""
-        return all(each.sound for each in (*self.projections, *self.consumers, *self.effects))
+        """False when a projection has stopped or needs a rebuild, a consumer, an effect or a relay has dead letters."""
+        return (
+            all(each.sound for each in self.projections)
+            and all(each.sound for each in self.consumers)
+            and all(each.sound for each in self.effects)
+            and all(each.sound for each in self.relays)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +196,8 @@ def status(connection: psycopg.Connection[Any], app: App) -> Status:
             others=_others(checkpoints, app.projections),
             consumers=_consumers(connection, app),
             effects=effects_status(connection, [each.name for each in app.effects]),
+            relays=relays_status(connection),
+            orphans=tuple(orphans(connection).items()),
         )
 
 

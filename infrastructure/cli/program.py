@@ -24,6 +24,8 @@ from ..connection import one_line
 from ..exporting.errors import ExportFileError
 from ..history import UnknownLog
 from ..reading import InputFileError, MappingError
+from ..relaying.errors import UnknownChannel
+from ..sealing.errors import BadKey, NotSealed, SealFileError, UnknownRole
 from ..settings import SettingsError
 from ..supervision.configuration import BadConfiguration
 from . import (
@@ -36,19 +38,24 @@ from . import (
     effects,
     explain,
     export,
+    grant,
     history,
     import_log,
     maintain,
     parked,
     projections,
+    prove,
     reading,
     rebuild,
+    relay,
     run,
+    seal,
     search,
     serve,
     status,
     trace,
     up,
+    verify,
 )
 from .application import AppNotFound
 from .groups import Command, Group
@@ -62,6 +69,7 @@ MISUSES = (
     BadBrokerURL,
     BadConfiguration,
     BadField,
+    BadKey,
     BadPoint,
     BadRowKey,
     BadSearch,
@@ -71,12 +79,16 @@ MISUSES = (
     MissingExtra,
     MissingFile,
     NotExplainable,
+    NotSealed,
+    SealFileError,
     SettingsError,
     UnknownCategory,
+    UnknownChannel,
     UnknownConsumer,
     UnknownEffect,
     UnknownLog,
     UnknownProjection,
+    UnknownRole,
 )
 
 
@@ -157,6 +169,7 @@ app.command("import", cls=Command)(reading.read_in)
 app.command("run", cls=Command)(run.run)
 app.command("consume", cls=Command)(consume.consume)
 app.command("effects", cls=Command)(effects.effects)
+app.command("relay", cls=Command)(relay.relay)
 app.command("up", cls=Command)(up.up)
 app.command("status", cls=Command)(status.status)
 app.command("history", cls=Command)(history.history)
@@ -164,6 +177,10 @@ app.command("diff", cls=Command)(diff.diff)
 app.command("explain", cls=Command)(explain.explain)
 app.command("trace", cls=Command)(trace.trace)
 app.command("search", cls=Command)(search.search)
+app.command("seal", cls=Command)(seal.seal)
+app.command("verify", cls=Command)(verify.verify)
+app.command("prove", cls=Command)(prove.prove)
+app.add_typer(grant.group, name="grant")
 app.command("export", cls=Command)(export.export)
 app.command("import-log", cls=Command)(import_log.import_log)
 app.command("rebuild", cls=Command)(rebuild.rebuild)

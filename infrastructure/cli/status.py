@@ -19,6 +19,7 @@ from .options import Application, AsJson
 from .output import cell, fitted, moment, plain, report, seconds, sign, table, write_json
 from .problems import PROBLEMS
 from .status_of_effects import overview_of_effects, problem_of_effect
+from .status_of_relays import overview_of_relays, problem_of_relay
 
 COLOURS = {
     State.RUNNING: "green",
@@ -105,6 +106,26 @@ def document(found: Status) -> dict[str, Any]:
             }
             for effect in found.effects
         ],
+        "relays": [
+            {
+                "name": relay.name,
+                "channel": relay.channel,
+                "reads": relay.source,
+                "segments": relay.segments,
+                "segments_at_work": relay.at_work,
+                "processes": relay.processes,
+                "position": relay.position,
+                "published": relay.published,
+                "waiting": relay.waiting,
+                "oldest_waiting_seconds": _rounded(relay.waiting_seconds),
+                "positions_behind": relay.behind,
+                "dead_letters": relay.held,
+                "held": relay.behind_held,
+                "counts_exact": not relay.bounded,
+            }
+            for relay in found.relays
+        ],
+        "channels_without_relay": dict(found.orphans),
     }
 
 
@@ -168,6 +189,16 @@ def show(console: Console, found: Status) -> None:
     for effect in found.effects:
         if problem := problem_of_effect(effect):
             console.print(sign(console, False), problem)
+    for relay in found.relays:
+        if problem := problem_of_relay(relay):
+            console.print(sign(console, False), problem)
+    for channel, number in found.orphans:
+        console.print(
+            Text(
+                f"channel {plain(channel)} has {number:,} messages that no relay publishes; run `onefold relay`",
+                "yellow",
+            )
+        )
     for log in found.logs:
         for holder in log.holders:
             if holder.age is None or holder.age >= PATIENCE:
@@ -207,12 +238,14 @@ def overview(console: Console, found: Status) -> RenderableType:
             seconds(projection.lag_seconds) if projection.lag.number else "–",
             _worker(projection),
         )
-    if found.projections or not (found.consumers or found.effects):
+    if found.projections or not (found.consumers or found.effects or found.relays):
         lines.append(fitted(console, rows, "worker (lease)", "position"))
     if found.consumers:
         lines.append(overview_of_consumers(console, found.consumers))
     if found.effects:
         lines.append(overview_of_effects(console, found.effects))
+    if found.relays:
+        lines.append(overview_of_relays(console, found.relays))
     return Group(*lines)
 
 

@@ -137,7 +137,7 @@ class Tree:
     def _start(self, standing: Standing, now: float) -> None:
         member = standing.member
         if member.own:
-            command, passed = list(member.arguments), ()
+            command, passed = list(member.arguments), tuple[int, ...]()
         else:
             child = f"{__package__}.child"
             command = [sys.executable, "-m", child, str(self._theirs), *member.arguments]

@@ -1,0 +1,1 @@
+SELECT body, headers FROM onefold.held_messages WHERE id = %s

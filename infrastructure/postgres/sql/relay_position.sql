@@ -1,0 +1,1 @@
+SELECT position FROM onefold.relays WHERE relay = %s AND segment = %s AND token = %s

@@ -1,0 +1,1 @@
+COPY {hashes} (position, previous, version, stream, hash, checks) FROM STDIN (FORMAT binary)

@@ -1,0 +1,1 @@
+SELECT position, hash FROM {hashes} WHERE position = ANY (%(positions)s::bigint[])

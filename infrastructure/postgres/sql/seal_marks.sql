@@ -1,0 +1,1 @@
+SELECT marks FROM onefold.seals WHERE log = %(log)s AND number = %(number)s

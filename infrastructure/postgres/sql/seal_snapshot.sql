@@ -1,0 +1,1 @@
+SET TRANSACTION SNAPSHOT {snapshot}

@@ -1,0 +1,1 @@
+SELECT count(*) FROM {log} WHERE position > %(last)s

@@ -1,0 +1,1 @@
+UPDATE onefold.timeouts SET settled = true WHERE id = ANY (%s) AND NOT settled

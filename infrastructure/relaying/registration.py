@@ -1,0 +1,95 @@
+"""Registration: a relay's segments in the database, made at its first start and changed by request only."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import psycopg
+from psycopg.sql import Identifier
+
+from ..postgres.outbox import SLOTS, slot_of
+from ..postgres.sql import statement
+from .errors import RelayBusy, RelayChanged
+
+Reads = Literal["outbox", "log"]
+
+
+def begin(
+    connection: psycopg.Connection[Any],
+    relay: str,
+    channel: str,
+    source: Reads,
+    segments: int | None,
+    *,
+    at_head: bool = False,
+    log: str = "events",
+) -> int:
+    """Make the relay's segments if there are none; return how many it has.
+
+    A new one begins with the first message there is, or behind the last with `at_head`. Raises `RelayChanged` when it
+    was begun for another channel or source, or with another number of segments than is asked for.
+    """
+    known = _known(connection, relay)
+    if known is None:
+        position = 0
+        if at_head:
+            table = Identifier("onefold", "outbox" if source == "outbox" else log)
+            row = connection.execute(statement("head", log=table)).fetchone()
+            position = 0 if row is None else row[0]
+        values = {
+            "relay": relay,
+            "segments": segments or 1,
+            "channel": channel,
+            "source": source,
+            "position": position,
+        }
+        connection.execute(statement("relay_begin"), values)
+        known = _known(connection, relay)
+        assert known is not None
+    found, of_channel, of_source = known
+    if (of_channel, of_source) != (channel, source):
+        raise RelayChanged(
+            f"expected relay {relay} to publish channel {of_channel} from the {of_source}, as it was begun, found "
+            f"channel {channel} from the {source}; give the new one another --name"
+        )
+    if segments is not None and segments != found:
+        raise RelayChanged(
+            f"expected relay {relay} with {found} segments, as it was begun, found {segments}; end its processes and "
+            f"change it with --resegment"
+        )
+    return found
+
+
+def resegment(connection: psycopg.Connection[Any], relay: str, segments: int) -> int:
+    """Give the relay another number of segments, which begin where the last of the present ones is; return where.
+
+    What the others have published beyond it goes out again, with the same ids and in order. Raises `RelayBusy` while
+    one of its processes is at work, `RelayChanged` where there is no such relay.
+    """
+    if not 1 <= segments <= SLOTS:
+        raise RelayChanged(f"expected 1 to {SLOTS} segments, found {segments}")
+    with connection.transaction():
+        rows = connection.execute(
+            "SELECT position, owner IS NOT NULL AND expires_at > clock_timestamp() FROM onefold.relays "
+            "WHERE relay = %s FOR UPDATE",
+            (relay,),
+        ).fetchall()
+        if not rows:
+            raise RelayChanged(f"expected a relay that was begun, found none of the name {relay!r}")
+        if any(busy for _, busy in rows):
+            raise RelayBusy(
+                f"expected no process of relay {relay} at work, found some; end them, or wait for their leases to end"
+            )
+        connection.execute(statement("relay_resegment"), {"relay": relay, "segments": segments})
+        keys = connection.execute(
+            "SELECT DISTINCT key FROM onefold.held_messages WHERE relay = %s AND resolved_at IS NULL",
+            (relay,),
+        ).fetchall()
+        columns = [key for (key,) in keys], [slot_of(key) % segments for (key,) in keys]
+        connection.execute(statement("relay_move_held"), (*columns, relay))
+    return int(min(position for position, _ in rows))
+
+
+def _known(connection: psycopg.Connection[Any], relay: str) -> tuple[int, str, str] | None:
+    row = connection.execute(statement("relay_known"), (relay,)).fetchone()
+    return None if row is None else (row[0], row[1], row[2])

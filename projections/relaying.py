@@ -1,0 +1,65 @@
+"""Relaying: the decisions of a relay, as values: its share of the segments, and what is held back."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+
+class Leaving(NamedTuple):
+    """A message on its way to the broker.
+
+    `position` is its place in what the relay reads. `sequence` is what it must keep its order by, `key` the same as the
+    broker gets it, None where it gets none. `headers` are text.
+    """
+
+    position: int
+    sequence: str
+    key: str | None
+    id: str
+    type: str
+    body: bytes
+    headers: Mapping[str, str]
+
+
+class Kept(NamedTuple):
+    """A message that is held back: `cause` says why the broker refused it, None where it waits behind another."""
+
+    message: Leaving
+    cause: str | None
+
+
+def share(segments: int, members: int) -> int:
+    """Return how many segments one of so many processes may hold: as many as all can have, rounded up."""
+    return -(-segments // max(members, 1))
+
+
+def parted(page: Sequence[Leaving], held: Collection[str]) -> tuple[list[Leaving], list[Kept]]:
+    """Return what may go out, and what waits because an earlier message of its sequence is held back."""
+    going: list[Leaving] = []
+    waiting: list[Kept] = []
+    for message in page:
+        if message.sequence in held:
+            waiting.append(Kept(message, None))
+        else:
+            going.append(message)
+    return going, waiting
+
+
+def refusals(sent: Sequence[Leaving], refused: Mapping[int, str]) -> list[Kept]:
+    """Return what is held back after the broker has refused some: these, and what follows them in their sequences.
+
+    `refused` gives the reason by the place in `sent`. A follower may have been published already; it goes out again
+    after the one before it, so that the last word of a sequence is always in order.
+    """
+    if not refused:
+        return []
+    kept: list[Kept] = []
+    stopped: set[str] = set()
+    for place, message in enumerate(sent):
+        if message.sequence in stopped:
+            kept.append(Kept(message, None))
+        elif place in refused:
+            stopped.add(message.sequence)
+            kept.append(Kept(message, refused[place]))
+    return kept

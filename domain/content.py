@@ -65,7 +65,9 @@ def event_hash(previous: bytes, content: bytes) -> bytes:
 
 def joined(fields: Fields) -> bytes:
     """Return the content of an event with these columns."""
-    return b"".join(b"\xff\xff\xff\xff" if each is None else _LENGTH.pack(len(each)) + each for each in fields)
+    return b"".join(
+        b"\xff\xff\xff\xff" if each is None else _LENGTH.pack(len(each)) + each for each in fields
+    )
 
 
 def fields_of(content: bytes) -> list[bytes | None]:
@@ -81,7 +83,9 @@ def fields_of(content: bytes) -> list[bytes | None]:
             found.append(content[at : at + length])
             at += length
     if at != end or len(found) != len(COLUMNS):
-        raise ValueError(f"expected the {len(COLUMNS)} columns of an event, found {len(found)} and byte {at} of {end}")
+        raise ValueError(
+            f"expected the {len(COLUMNS)} columns of an event, found {len(found)} and byte {at} of {end}"
+        )
     return found
 
 

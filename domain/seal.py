@@ -16,10 +16,7 @@ DOMAIN = b"onefold seal 1\n"
 BEGINNING = bytes(32)
 """Stands for the hash of the seal before the first."""
 
-WIDEST = 2**32
-"""Positions that a range may span."""
-
-_MARK = Struct(">I8s")
+_MARK = Struct(">q8s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +98,17 @@ class Seal:
         )
 
 
-def marks_of(first: int, contents: Iterable[tuple[int, bytes]]) -> bytes:
-    """Return the marks of a range that begins at position `first`: for each event, where it stands and what it says.
+def marks_of(contents: Iterable[tuple[int, bytes]]) -> bytes:
+    """Return the marks of a range: for each event where it stands, and what it says.
 
-    Each is 12 bytes: the distance from `first`, and the beginning of the hash of the content. By them an altered event
-    is named even if every hash after it was recomputed.
+    Each is 16 bytes: the position, and the beginning of the hash of the content. By them an altered event is named even
+    if every hash after it was recomputed.
     """
-    return b"".join([_MARK.pack(position - first, content[:8]) for position, content in contents])
+    return b"".join([_MARK.pack(position, content[:8]) for position, content in contents])
 
 
-def marked(first: int, marks: bytes) -> dict[int, bytes]:
+def marked(marks: bytes) -> dict[int, bytes]:
     """Return the beginning of the content's hash by position; raises ValueError for what are no marks."""
     if len(marks) % _MARK.size:
         raise ValueError(f"expected marks of {_MARK.size} bytes each, found {len(marks)} bytes")
-    return {first + offset: mark for offset, mark in _MARK.iter_unpack(marks)}
+    return dict(_MARK.iter_unpack(marks))

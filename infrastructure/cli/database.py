@@ -35,15 +35,23 @@ def readable() -> Iterator[psycopg.Connection[Any]]:
     A database that was given is not changed: it must be migrated. An embedded server that was never started is not
     made: raises `NoDatabase`.
     """
+    with readable_url() as url, connected(url) as connection:
+        yield connection
+
+
+@contextmanager
+def readable_url() -> Iterator[str]:
+    """Yield the URL of the database to look around in, as `readable` does."""
     settings = Settings.from_env()
     if settings.database_url is None and EmbeddedServer(settings.home).status().version is None:
         raise NoDatabase(
             f"expected a database in {settings.home}, found none; go to the folder that holds it, name it with "
             f"{HOME}, name a server with {DATABASE_URL}, or make one with `onefold db start`"
         )
-    with database_url(settings) as url, connected(url) as connection:
-        if settings.database_url is None:
-            migrate(connection)
-        else:
-            require_migrated(connection)
-        yield connection
+    with database_url(settings) as url:
+        with connected(url) as connection:
+            if settings.database_url is None:
+                migrate(connection)
+            else:
+                require_migrated(connection)
+        yield url

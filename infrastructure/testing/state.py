@@ -27,6 +27,7 @@ EFFECTS = "the effects"
 _MADE = re.compile(r"^CREATE (?:UNLOGGED )?TABLE onefold\.(\w+)", re.MULTILINE)
 OURS = (
     "events",
+    "events_hashes",
     "migrations",
     *sorted({name for each in migrations() for name in _MADE.findall(each.sql.decode())}),
 )

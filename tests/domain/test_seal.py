@@ -17,8 +17,14 @@ NEXT = Seal("events", 2, 10, 12, 3, 10, b"s" * 32, b"n" * 32, SEAL.hash, AT)
 
 def test_a_statement_is_a_line_that_names_its_form_and_canonical_json() -> None:
     assert SEAL.statement() == (
-        b'onefold seal 1\n{"events":7,"first":1,"last":9,"log":"events","marks":"' + b"6d" * 32 + b'","number":1,'
-        b'"previous":"' + b"00" * 32 + b'","root":"' + b"72" * 32 + b'","sealed_at":"2026-03-01T12:30:00.000000Z",'
+        b'onefold seal 1\n{"events":7,"first":1,"last":9,"log":"events","marks":"'
+        + b"6d" * 32
+        + b'","number":1,'
+        b'"previous":"'
+        + b"00" * 32
+        + b'","root":"'
+        + b"72" * 32
+        + b'","sealed_at":"2026-03-01T12:30:00.000000Z",'
         b'"size":7}'
     )
     assert SEAL.hash == hashlib.sha256(SEAL.statement()).digest()
@@ -56,8 +62,8 @@ def test_a_seal_follows_the_one_before_or_the_chain_is_broken(change: dict[str, 
 
 
 def test_marks_tell_what_stood_where() -> None:
-    marks = marks_of(5, [(5, b"a" * 32), (9, b"b" * 32)])
-    assert marks == bytes(4) + b"a" * 8 + b"\0\0\0\4" + b"b" * 8
-    assert marked(5, marks) == {5: b"a" * 8, 9: b"b" * 8}
-    with pytest.raises(ValueError, match="expected marks of 12 bytes each, found 25 bytes"):
-        marked(5, marks + b"x")
+    marks = marks_of([(5, b"a" * 32), (2**40, b"b" * 32)])
+    assert marks == (5).to_bytes(8, "big") + b"a" * 8 + (2**40).to_bytes(8, "big") + b"b" * 8
+    assert marked(marks) == {5: b"a" * 8, 2**40: b"b" * 8}
+    with pytest.raises(ValueError, match="expected marks of 16 bytes each, found 33 bytes"):
+        marked(marks + b"x")

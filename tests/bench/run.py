@@ -21,14 +21,14 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench import append, consuming, ledger, load, projecting, rebuild, wakeup
+from bench import append, consuming, ledger, load, projecting, rebuild, sealing, wakeup
 from bench.measure import Case
 from bench.peer import Peer
 from onefold.infrastructure.embedded import EmbeddedServer
 from onefold.infrastructure.postgres.migrate import migrate
 
 RESULTS = Path(__file__).parents[2] / ".bench" / "results.json"
-GROUPS = ("append", "load", "projection", "rebuild", "consume", "wakeup", "ledger", "memory")
+GROUPS = ("append", "load", "projection", "rebuild", "consume", "wakeup", "ledger", "seal", "memory")
 
 
 @contextmanager
@@ -72,6 +72,9 @@ def main() -> None:
     parser.add_argument(
         "--events", type=int, default=rebuild.EVENTS, help="events of the log that is rebuilt"
     )
+    parser.add_argument(
+        "--sealed", type=int, default=200_000, help="events that are sealed and verified, at least"
+    )
     arguments = parser.parse_args()
     chosen = arguments.only.split(",")
     if arguments.rounds < 3 or not set(chosen) <= set(GROUPS):
@@ -113,6 +116,8 @@ def main() -> None:
                 filled = ledger.fill(url, arguments.keys)
             with ledger.cases(url, filled) as cases:
                 run(console, cases, arguments.rounds, results)
+        if "seal" in chosen:
+            run(console, sealing.cases(url, verified=arguments.sealed), arguments.rounds, results)
         if "memory" in chosen:
             with console.status("consuming a million messages"):
                 results["memory"] = consuming.memory(url)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -95,7 +96,9 @@ def verify(
     Raises `UnknownLog`, `SealFileError`, and `MissingExtra` for a key without the extra `signing`.
     """
     with connected(url, application="onefold verify") as connection, _snapshot(connection) as snapshot:
-        require_log(connection, log)
+        # One whose guards were taken away is not among the logs any more, and is what is to be verified.
+        if not _exists(connection, log):
+            require_log(connection, log)
         verdict = Verdict()
         stored = seals(connection, log)
         given = [] if against is None else list(handed.read(against))
@@ -104,9 +107,10 @@ def verify(
         if public_key is not None:
             _check_signatures(stored, given, public_key, verdict.findings)
         everything = stream is None and first <= 1 and last is None
+        has_hashes = _exists(connection, f"{log}_hashes")
         if not everything:
-            claims = list(_chosen(connection, log, claims, stream, first, last))
-        has_hashes = _has_hashes(connection, log)
+            positions = None if stream is None else _positions(connection, log, stream, has_hashes)
+            claims = list(_chosen(claims, positions, first, last))
         wanted = sum(claim.seal.events for claim in claims)
         count = 1 if wanted <= BY_ITSELF else min(processes or os.cpu_count() or 1, MOST_PROCESSES)
         jobs = [_Job(url, log, snapshot, has_hashes, part) for part in _parts(claims, count)]
@@ -231,32 +235,30 @@ def _check_signatures(
         findings.append(Finding(Kind.SEAL, each.seal.number, detail=detail))
 
 
+def _positions(connection: psycopg.Connection[Any], log: str, stream: str, has_hashes: bool) -> list[int]:
+    """Return where events of a stream stand, or stood as far as the hashes tell."""
+    table = Identifier("onefold", log)
+    hashes = Identifier("onefold", f"{log}_hashes") if has_hashes else table
+    query = statement("seal_of_stream", log=table, hashes=hashes)
+    with connection.cursor(row_factory=tuple_row) as cursor:
+        return [position for (position,) in cursor.execute(query, {"stream": stream})]
+
+
 def _chosen(
-    connection: psycopg.Connection[Any],
-    log: str,
-    claims: Sequence[Claim],
-    stream: str | None,
-    first: int,
-    last: int | None,
+    claims: Sequence[Claim], positions: Sequence[int] | None, first: int, last: int | None
 ) -> Iterator[Claim]:
-    positions: list[int] | None = None
-    if stream is not None:
-        names = {"log": Identifier("onefold", log), "hashes": Identifier("onefold", f"{log}_hashes")}
-        with connection.cursor(row_factory=tuple_row) as cursor:
-            found = cursor.execute(statement("seal_of_stream", **names), {"stream": stream})
-            positions = [position for (position,) in found]
     for claim in claims:
         seal = claim.seal
         if seal.last < first or (last is not None and seal.first > last):
             continue
-        if positions is None or any(seal.first <= position <= seal.last for position in positions):
+        if positions is None or bisect_left(positions, seal.first) < bisect_right(positions, seal.last):
             yield claim
 
 
-def _has_hashes(connection: psycopg.Connection[Any], log: str) -> bool:
+def _exists(connection: psycopg.Connection[Any], table: str) -> bool:
     with connection.cursor(row_factory=tuple_row) as cursor:
         row = cursor.execute(
-            "SELECT to_regclass(format('onefold.%%I', %s::text)) IS NOT NULL", (f"{log}_hashes",)
+            "SELECT to_regclass(format('onefold.%%I', %s::text)) IS NOT NULL", (table,)
         ).fetchone()
     return row == (True,)
 

@@ -2,7 +2,7 @@
 SELECT n.nspname, c.relname, CASE
     WHEN n.nspname <> 'onefold' THEN 'read model'
     WHEN c.relname = 'migrations' THEN 'migrations'
-    WHEN bool_or(t.tgname = 'before_append') THEN 'log'
+    WHEN bool_or(t.tgname = 'refuse_change') THEN 'log'
     WHEN bool_or(t.tgname = 'refuse_seal_change') THEN 'seals'
     WHEN bool_or(t.tgname = 'refuse_ledger_change') THEN 'ledger'
     ELSE 'state'

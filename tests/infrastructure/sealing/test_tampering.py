@@ -301,6 +301,17 @@ def test_hashes_that_are_gone_do_not_keep_altered_events_from_being_named(sealed
     ]
 
 
+def test_a_log_without_its_guards_and_hashes_is_verified_still(sealed_url: str) -> None:
+    def attack(connection: Connection[Any]) -> None:
+        change("data", Jsonb({}))(connection)
+        for trigger in ("refuse_change", "before_append", "after_append"):
+            connection.execute(f"DROP TRIGGER {trigger} ON onefold.events")  # type: ignore[arg-type]
+        connection.execute("DROP TABLE onefold.events_hashes")
+
+    findings = found(sealed_url, attack, stream="order/3")
+    assert [each.position for each in findings if each.kind is Kind.ALTERED] == [7]
+
+
 def test_an_event_that_is_not_sealed_yet_and_was_removed_leaves_a_hole_in_its_stream(sealed_url: str) -> None:
     with psycopg.connect(sealed_url, autocommit=True) as connection:
         append(connection, "order/1", 7)

@@ -154,8 +154,8 @@ def test_what_is_wrong_in_a_file_is_told_by_file_and_key(tmp_path: Path, text: s
     ("env", "says"),
     [
         (
-            {"ONEFOLD_UP_PROJECTION": "*"},
-            "ONEFOLD_UP_PROJECTION: expected ONEFOLD_UP_ followed by one of APP",
+            {f"{PREFIX}NONE": "*"},
+            f"{PREFIX}NONE: expected {PREFIX} followed by one of APP",
         ),
         ({"ONEFOLD_UP_CONSUME": "kafka://secret"}, "ONEFOLD_UP_CONSUME: expected NAME=URL"),
         ({"ONEFOLD_UP_GRACE": "soon"}, "ONEFOLD_UP_GRACE: grace: Input should be a valid number"),

@@ -14,7 +14,8 @@ from typing import Final
 from urllib.parse import SplitResult, unquote
 
 from .options import Options
-from .port import BrokerLost, BrokerMisconfigured, Delivery, MissingFile, Outgoing
+from .port import BrokerLost, BrokerMisconfigured, Delivery, MissingFile, Outgoing, Refusals
+from .refusing import screened
 
 STRUCTURED: Final = "application/cloudevents+json"
 LINE: Final = 64 * 2**20
@@ -252,23 +253,15 @@ class FilePublisher:
         except OSError as error:
             raise _unusable(path, "written", error.strerror or str(error)) from error
 
-    def publish(self, messages: Sequence[Outgoing]) -> None:
-        """Append in order; see `Publisher`.
-
-        Raises `BrokerMisconfigured`, before anything is written, for what is not a structured CloudEvent on one line.
-        """
+    def publish(self, messages: Sequence[Outgoing]) -> Refusals:
+        """Append in order; see `Publisher`. What is not a structured CloudEvent on one line is refused."""
         if self._file is None:
             raise BrokerLost(f"expected {self._path} to be open, found it closed; make a new publisher")
-        for message in messages:
-            kind = message.headers.get("content-type", "none")
-            if b"\n" in message.body or kind.partition(";")[0].strip().lower() != STRUCTURED:
-                lines = message.body.count(b"\n") + 1
-                raise BrokerMisconfigured(
-                    f"expected messages with content-type {STRUCTURED} on one line, found content-type {kind} and "
-                    f"{lines} lines; a file keeps no headers: write messages structured"
-                )
+        going, refused = screened(messages, _flaw)
+        if not going:
+            return refused
         data = memoryview(
-            (b"\n" if self._torn else b"") + b"".join(message.body + b"\n" for message in messages)
+            (b"\n" if self._torn else b"") + b"".join(messages[place].body + b"\n" for place in going)
         )
         try:
             while data:
@@ -279,6 +272,7 @@ class FilePublisher:
                 os.fsync(self._file)
         except OSError as error:
             raise BrokerLost(f"expected to write to {self._path}, found: {error}; check the disk") from error
+        return refused
 
     def close(self) -> None:
         """Close the file; standard output is left open."""
@@ -304,6 +298,17 @@ def _path(parts: SplitResult) -> str:
     if not path or "\0" in path or parts.netloc not in ("", "localhost") or parts.fragment:
         raise options.bad("the path of a file on this machine, with ? and # in it as %3F and %23,")
     return path
+
+
+def _flaw(message: Outgoing) -> str | None:
+    kind = message.headers.get("content-type", "none")
+    if b"\n" not in message.body and kind.partition(";")[0].strip().lower() == STRUCTURED:
+        return None
+    lines = message.body.count(b"\n") + 1
+    return (
+        f"expected a message with content-type {STRUCTURED} on one line, found content-type {kind} and "
+        f"{lines} lines; a file keeps no headers: write messages structured"
+    )
 
 
 def _sync_folder(path: str) -> None:

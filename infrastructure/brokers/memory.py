@@ -15,7 +15,8 @@ from typing import ClassVar, Final
 from urllib.parse import SplitResult
 
 from .options import Options
-from .port import BrokerLost, Delivery, Outgoing
+from .port import BrokerLost, Delivery, Outgoing, Refusals
+from .refusing import screened, size_of
 
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -54,7 +55,8 @@ class MemoryBroker:
     The faults of real brokers, repeatable by `seed`: `duplicates` is the share of deliveries that come a second time,
     `shuffle` among how many waiting messages the next one is drawn (which breaks the order of keys),
     `lost_acknowledgements` the share of messages whose first acknowledgement is lost, so that their lease runs out.
-    `clock` returns seconds and is what leases and delays are measured by.
+    `largest` is how many bytes a message may have that a publisher brings, None for any. `clock` returns seconds and
+    is what leases and delays are measured by.
 
     All methods may be called from any thread. A new broker takes the place of an older one of its name.
     """
@@ -72,6 +74,7 @@ class MemoryBroker:
         shuffle: int = 0,
         lost_acknowledgements: float = 0.0,
         seed: int = 0,
+        largest: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if lease <= 0 or not 0 <= duplicates <= 1 or not 0 <= lost_acknowledgements <= 1 or shuffle < 0:
@@ -81,6 +84,7 @@ class MemoryBroker:
             )
         self.name = name
         self.lease = lease
+        self.largest = largest
         self._ordered = ordered
         self._duplicates = duplicates
         self._shuffle = shuffle
@@ -313,11 +317,20 @@ class MemoryPublisher:
         self._broker = broker
         self._open = True
 
-    def publish(self, messages: Sequence[Outgoing]) -> None:
+    def publish(self, messages: Sequence[Outgoing]) -> Refusals:
         """Publish in order; see `Publisher`."""
         if not self._open:
             raise BrokerLost(f"expected an open publisher of memory://{self._broker.name}, found it closed")
-        self._broker.publish_all(messages)
+        limit = self._broker.largest
+
+        def flaw(message: Outgoing) -> str | None:
+            if limit is None or (size := size_of(message)) <= limit:
+                return None
+            return f"expected a message of up to {limit:,} bytes, found {size:,}"
+
+        going, refused = screened(messages, flaw)
+        self._broker.publish_all([messages[place] for place in going])
+        return refused
 
     def close(self) -> None:
         """Take no more messages."""

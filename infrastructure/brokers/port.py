@@ -112,13 +112,20 @@ class Outgoing:
     key: str | None = None
 
 
+Refusals = Mapping[int, str]
+"""Why messages were refused for good, by their place among those that were to be published."""
+
+
 class Publisher(Protocol):
     """Publishes to one queue, topic or stream."""
 
-    def publish(self, messages: Sequence[Outgoing]) -> None:
-        """Publish in order, and return when the broker has taken all of them durably.
+    def publish(self, messages: Sequence[Outgoing]) -> Refusals:
+        """Publish in order, and return when the broker has taken durably what it takes at all.
 
-        Messages of one key keep their order. Raises `BrokerLost`, after which any of them may have been published.
+        Messages of one key keep their order. What the broker refuses for good because of the message itself (too
+        large, a header that it cannot carry) is in the result, its reason by its place in `messages`; what follows one
+        of these in its key is not published either. Raises `BrokerLost`, after which any of them may have been
+        published, and `BrokerMisconfigured` for what concerns every message.
         """
         ...
 

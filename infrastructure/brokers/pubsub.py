@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC
 from queue import SimpleQueue
 from time import monotonic, sleep
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import SplitResult
 
 import grpc
@@ -22,8 +22,9 @@ from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransp
 from google.pubsub_v1.types import PublishRequest, PublishResponse, PullRequest, PullResponse, Subscription
 
 from .options import Options
-from .port import BrokerLost, BrokerMisconfigured, Delivery, Outgoing
+from .port import BrokerLost, BrokerMisconfigured, Delivery, Outgoing, Refusals
 from .pubsub_name import Name, error_of
+from .refusing import screened
 
 log = logging.getLogger("onefold.brokers")
 
@@ -38,6 +39,10 @@ _LONGEST_HOLD: Final = 3600
 _AT_ONCE: Final = 32
 _TRIES: Final = 5
 _EMPTY: Final = "onefold-empty"
+_LARGEST: Final = 10_000_000
+_ATTRIBUTES: Final = 100
+_NAME_BYTES: Final = 256
+_VALUE_BYTES: Final = 1024
 
 _PAUSES: Final = (0.1, 0.3, None)
 _AGAIN: Final = frozenset(
@@ -384,20 +389,23 @@ class PubsubPublisher:
             response_deserializer=PublishResponse.pb().FromString,
         )
 
-    def publish(self, messages: Sequence[Outgoing]) -> None:
-        """Publish in order; see `Publisher`. Raises `BrokerMisconfigured` for what Pub/Sub refuses."""
+    def publish(self, messages: Sequence[Outgoing]) -> Refusals:
+        """Publish in order; see `Publisher`. Requests of several keys are under way at once."""
         if not self._open:
             raise BrokerLost(f"expected an open publisher to {self._name}, found it closed; make a new one")
-        ready = deque(_requests(self._name.path, messages))
-        later: deque[deque[PublishRequest]] = deque()
-        under_way: dict[_Call, deque[PublishRequest]] = {}
+        going, refused = screened(messages, _flaw)
+        ready = deque(_requests(self._name.path, messages, going))
+        later: deque[deque[_Request]] = deque()
+        under_way: dict[_Call, deque[_Request]] = {}
         done: SimpleQueue[_Call] = SimpleQueue()
         rounds = 0
         failure: grpc.RpcError | None = None
         while ready or under_way:
             while ready and len(under_way) < _AT_ONCE:
                 line = ready.popleft()
-                call: _Call = self._publish.future(line[0], timeout=2 * _SECONDS, metadata=[self._metadata])
+                call: _Call = self._publish.future(
+                    line[0].request, timeout=2 * _SECONDS, metadata=[self._metadata]
+                )
                 under_way[call] = line
                 call.add_done_callback(done.put)
             call = done.get()
@@ -409,6 +417,18 @@ class PubsubPublisher:
                     ready.append(line)
             else:
                 assert isinstance(error, grpc.RpcError)
+                if error.code() == grpc.StatusCode.INVALID_ARGUMENT:
+                    if len(line[0].places) == 1:
+                        # What follows it in its key is in this line, and stays unsent.
+                        refused[line[0].places[0]] = _words(error)
+                    else:
+                        # One of them is to blame, and none was taken.
+                        parts = [*_alone(line.popleft())]
+                        if messages[parts[0].places[0]].key:
+                            ready.append(deque([*parts, *line]))
+                        else:
+                            ready.extend(deque([part]) for part in parts)
+                    continue
                 if error.code() not in _AGAIN:
                     failure, rounds = error, _TRIES
                 elif rounds < _TRIES:
@@ -423,6 +443,7 @@ class PubsubPublisher:
         if later:
             assert failure is not None
             raise self._name.failure(error_of(failure)) from failure
+        return refused
 
     def close(self) -> None:
         """Close the connection."""
@@ -474,26 +495,71 @@ def _parts(receipts: Sequence[_Receipt]) -> Iterator[Sequence[_Receipt]]:
         yield receipts[begin : begin + _MOST]
 
 
-def _requests(topic: str, messages: Sequence[Outgoing]) -> Iterator[deque[PublishRequest]]:
+class _Request(NamedTuple):
+    request: PublishRequest
+    places: list[int]
+
+
+def _requests(topic: str, messages: Sequence[Outgoing], places: Sequence[int]) -> Iterator[deque[_Request]]:
     """Yield lines of requests: those of a line one after the other, as all messages of a key are in one."""
-    keys: dict[str | None, list[Outgoing]] = {}
-    for message in messages:
-        keys.setdefault(message.key or None, []).append(message)
+    keys: dict[str | None, list[int]] = {}
+    for place in places:
+        keys.setdefault(messages[place].key or None, []).append(place)
     for key, group in keys.items():
-        requests: list[PublishRequest] = []
+        requests: list[_Request] = []
         size = _REQUEST_BYTES
-        for message in group:
-            mine = _MESSAGE_BYTES + len(message.body) + len((key or "").encode())
-            mine += sum(len(f"{name}{value}".encode()) + 16 for name, value in message.headers.items())
-            if size + mine > _REQUEST_BYTES or len(requests[-1].messages) == _MOST:
-                requests.append(PublishRequest(topic=topic))
+        for place in group:
+            message = messages[place]
+            mine = _size_of(message)
+            if size + mine > _REQUEST_BYTES or len(requests[-1].places) == _MOST:
+                requests.append(_Request(PublishRequest(topic=topic), []))
                 size = 0
             size += mine
             attributes = dict(message.headers) or ({} if message.body else {_EMPTY: "1"})
-            PublishRequest.pb(requests[-1]).messages.add(
+            requests[-1].places.append(place)
+            PublishRequest.pb(requests[-1].request).messages.add(
                 data=message.body, attributes=attributes, ordering_key=key or ""
             )
         if key is None:
             yield from (deque([request]) for request in requests)
         else:
             yield deque(requests)
+
+
+def _alone(request: _Request) -> Iterator[_Request]:
+    """Yield the messages of a request in one each."""
+    found: Any = PublishRequest.pb(request.request)
+    for message, place in zip(found.messages, request.places, strict=True):
+        alone = PublishRequest(topic=request.request.topic)
+        PublishRequest.pb(alone).messages.append(message)
+        yield _Request(alone, [place])
+
+
+def _size_of(message: Outgoing) -> int:
+    mine = _MESSAGE_BYTES + len(message.body) + len((message.key or "").encode())
+    return mine + sum(len(f"{name}{value}".encode()) + 16 for name, value in message.headers.items())
+
+
+def _flaw(message: Outgoing) -> str | None:
+    """Return what Pub/Sub would refuse a message for: its documented limits."""
+    if (size := _size_of(message)) > _LARGEST:
+        return f"expected a message of up to {_LARGEST:,} bytes, as Pub/Sub takes it, found {size:,}"
+    if len(message.headers) > _ATTRIBUTES:
+        return f"expected up to {_ATTRIBUTES} headers, as Pub/Sub takes them, found {len(message.headers)}"
+    for name, value in message.headers.items():
+        if not 0 < len(name.encode()) <= _NAME_BYTES or name.lower().startswith("goog"):
+            return (
+                f"expected names of headers of 1 to {_NAME_BYTES} bytes that do not begin with goog, "
+                f"found {name[:80]!r}"
+            )
+        if len(value.encode()) > _VALUE_BYTES:
+            return f"expected headers of up to {_VALUE_BYTES} bytes, found a longer one, {name[:80]!r}"
+    if len((message.key or "").encode()) > _VALUE_BYTES:
+        return f"expected a key of up to {_VALUE_BYTES} bytes, as Pub/Sub takes it, found a longer one"
+    return None
+
+
+def _words(error: grpc.RpcError) -> str:
+    """Return why Pub/Sub refuses what was sent."""
+    found: Any = error
+    return f"expected Pub/Sub to take it, found: {found.details()}"

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 from urllib.parse import SplitResult
 
-import pika.exceptions
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.spec import Basic, BasicProperties
 
 from .options import Options
-from .port import BrokerLost, BrokerMisconfigured, Delivery, Outgoing
-from .rabbitmq_message import delivery, properties_of
+from .port import BrokerLost, Delivery
+from .rabbitmq_message import delivery
+from .rabbitmq_publisher import RabbitPublisher
 from .rabbitmq_queue import QueueChecks, exists
 from .rabbitmq_server import RabbitServer
 
@@ -200,82 +200,6 @@ class RabbitSubscription:
 
     def _errors(self) -> contextlib.AbstractContextManager[None]:
         return self._server.errors(f"queue {self._queue!r}")
-
-
-class RabbitPublisher:
-    """Publishes to a queue, or to an exchange with one routing key; every message is persistent and confirmed.
-
-    Raises `BrokerMisconfigured` when a message reaches no queue. A connection that was ended while nothing was
-    published is made again.
-    """
-
-    def __init__(self, server: RabbitServer, exchange: str, routing_key: str) -> None:
-        self._server = server
-        self._exchange = exchange
-        self._routing_key = routing_key
-        self._what = f"exchange {exchange!r}" if exchange else f"queue {routing_key!r}"
-        self._closed = False
-        self._connect()
-
-    def publish(self, messages: Sequence[Outgoing]) -> None:
-        """Publish in order; see `Publisher`."""
-        if self._closed:
-            raise BrokerLost(f"expected an open publisher to {self._server.shown}, found it closed")
-        if not self._alive():
-            self._drop()
-            self._connect()
-        with self._server.errors(self._what):
-            for message in messages:
-                self._publish(message)
-
-    def close(self) -> None:
-        """Close the connection; see `Publisher`."""
-        self._closed = True
-        self._drop()
-
-    def _alive(self) -> bool:
-        try:
-            if self._connection.is_open:
-                self._connection.process_data_events(0)
-        except (pika.exceptions.AMQPError, OSError):
-            return False
-        return self._channel.is_open
-
-    def _drop(self) -> None:
-        with contextlib.suppress(Exception):
-            if self._connection.is_open:
-                self._connection.close()
-
-    def _connect(self) -> None:
-        self._connection = self._server.connect()
-        try:
-            with self._server.errors(self._what):
-                self._channel = self._connection.channel()
-                self._channel.confirm_delivery()
-        except BaseException:
-            self._drop()
-            raise
-
-    def _publish(self, message: Outgoing) -> None:
-        try:
-            self._channel.basic_publish(
-                self._exchange, self._routing_key, message.body, properties_of(message), mandatory=True
-            )
-        except pika.exceptions.UnroutableError as error:
-            raise BrokerMisconfigured(
-                f"expected {self._what} with routing key {self._routing_key!r} to reach a queue, found that a message "
-                "was returned as unroutable; declare the queue or bind one to the exchange"
-            ) from error
-        except pika.exceptions.ShortStringTooLong as error:
-            raise BrokerMisconfigured(
-                "expected names of headers, and headers that become properties of AMQP, of up to 255 bytes, "
-                f"found a longer one: {error}; shorten it"
-            ) from error
-        except pika.exceptions.NackError as error:
-            raise BrokerLost(
-                f"expected {self._what} to take a message, found it refused by the broker: the queue is full "
-                "or cannot write; publish again later"
-            ) from error
 
 
 def subscribe(parts: SplitResult, consumer: str) -> RabbitSubscription:

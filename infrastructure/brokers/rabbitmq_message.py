@@ -19,7 +19,7 @@ KEY: Final = "onefold-key"
 
 _COUNTS = ("x-delivery-count", "x-acquired-count")
 _MILLISECONDS = 10**11  # as seconds it would be the year 5138
-_PROPERTIES: Final = {
+PROPERTIES: Final = {
     "content-type": "content_type",
     "content-encoding": "content_encoding",
     "amqp-message-id": "message_id",
@@ -43,7 +43,7 @@ def delivery(queue: str, method: Basic.Deliver, properties: BasicProperties, bod
         for name, value in table.items()
         if value is not None and name not in _COUNTS
     }
-    for name, attribute in _PROPERTIES.items():
+    for name, attribute in PROPERTIES.items():
         value = getattr(properties, attribute)
         if value is not None:
             headers[name] = _text(value)
@@ -106,7 +106,7 @@ def _instant(milliseconds: Any, seconds: Any) -> datetime | None:
 def properties_of(message: Outgoing) -> BasicProperties:
     """Return the properties of an outgoing message, which make it persistent and stamp it with the time."""
     headers: dict[str, Any] = dict(message.headers)
-    named = {_PROPERTIES[name]: headers.pop(name) for name in _PROPERTIES if name in headers}
+    named = {PROPERTIES[name]: headers.pop(name) for name in PROPERTIES if name in headers}
     if message.key is not None:
         headers[KEY] = message.key
     return BasicProperties(

@@ -63,10 +63,21 @@ class RabbitServer:
             client_properties={"product": "onefold"},
         )
 
+    @property
+    def parameters(self) -> pika.ConnectionParameters:
+        """How it is connected to."""
+        return self._parameters
+
     def connect(self) -> pika.BlockingConnection:
         """Return a new connection; takes up to 10 seconds."""
-        try:
+        with self.connecting():
             return pika.BlockingConnection(self._parameters)
+
+    @contextlib.contextmanager
+    def connecting(self) -> Iterator[None]:
+        """Turn what the client says of a connection that is not made into the errors of the port."""
+        try:
+            yield
         except (
             pika.exceptions.ProbableAuthenticationError,
             pika.exceptions.ProbableAccessDeniedError,

@@ -72,7 +72,8 @@ class RedisServer:
                 "EVALSHA and SCRIPT LOAD on these keys"
             ) from error
         except redis.ResponseError as error:
-            if str(error).startswith(_PASSING) or isinstance(
+            # The client puts the number of the command before it, where there were several.
+            if str(error).rpartition("caused error: ")[2].startswith(_PASSING) or isinstance(
                 error,
                 exceptions.ReadOnlyError
                 | exceptions.OutOfMemoryError

@@ -18,9 +18,10 @@ from urllib.parse import SplitResult
 import redis
 
 from .options import Options
-from .port import BrokerLost, Delivery, Outgoing
+from .port import BrokerLost, Delivery, Outgoing, Refusals
 from .redis_entry import delivery, fields_of
 from .redis_server import RedisServer, call
+from .refusing import screened
 
 log = logging.getLogger("onefold.brokers.redis")
 
@@ -30,6 +31,7 @@ _BEGIN = b"0-0"
 _LONGEST_BLOCK = 5.0  # half the time within which the server has to answer
 _SHORT_BLOCK = 0.1
 _CHUNK = 500
+_LARGEST: Final = 512 * 2**20
 _SLACK = 0.005  # two clocks count
 _SWEEP_CALLS = 16
 _GONE = ("NOGROUP", "UNBLOCKED", "no such key")
@@ -351,24 +353,28 @@ class RedisPublisher:
         with self._errors():
             call(self._client, "PING")
 
-    def publish(self, messages: Sequence[Outgoing]) -> None:
-        """Publish in order; see `Publisher`."""
+    def publish(self, messages: Sequence[Outgoing]) -> Refusals:
+        """Publish in order; see `Publisher`. Of each part that is sent, Redis takes all or nothing."""
         if self._closed:
             raise BrokerLost(f"expected an open publisher to {self._server.shown}, found it closed")
-        entries = [fields_of(message) for message in messages]
+        going, refused = screened(messages, _flaw)
+        entries = [fields_of(messages[place]) for place in going]
         for begin in range(0, len(entries), _CHUNK):
             with self._errors():
-                pipeline = self._client.pipeline(transaction=False)
+                # What is refused for now, as where memory is full, is so before anything is done.
+                pipeline = self._client.pipeline(transaction=True)
                 for fields in entries[begin : begin + _CHUNK]:
                     call(pipeline, "XADD", self._stream, "*", *itertools.chain(*fields.items()))
-                if self._replicas:
-                    call(pipeline, "WAIT", self._replicas, _milliseconds(_LONGEST_BLOCK))
-                replies = pipeline.execute()
-            if self._replicas and replies[-1] < self._replicas:
+                pipeline.execute()
+                having = self._replicas and int(
+                    call(self._client, "WAIT", self._replicas, _milliseconds(_LONGEST_BLOCK))
+                )
+            if having < self._replicas:
                 raise BrokerLost(
                     f"expected {self._replicas} replicas to have stream {self._stream!r} within "
-                    f"{_LONGEST_BLOCK:g} s, found {replies[-1]}; check the replicas, or lower wait in the URL"
+                    f"{_LONGEST_BLOCK:g} s, found {having}; check the replicas, or lower wait in the URL"
                 )
+        return refused
 
     def close(self) -> None:
         """Close the connection; see `Publisher`."""
@@ -419,6 +425,13 @@ def publisher(parts: SplitResult) -> RedisPublisher:
     server = RedisServer(parts, options)
     options.finish()
     return RedisPublisher(server, stream, int(replicas))
+
+
+def _flaw(message: Outgoing) -> str | None:
+    size = max(map(len, (message.body, *(value.encode() for value in message.headers.values()))))
+    if size <= _LARGEST:
+        return None
+    return f"expected a body and headers of up to {_LARGEST:,} bytes, as Redis takes them, found {size:,}"
 
 
 def _chunks(handles: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, list[bytes]]]:

@@ -7,6 +7,7 @@ import logging
 import uuid
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic, sleep
@@ -16,7 +17,8 @@ from urllib.parse import SplitResult
 from botocore.exceptions import BotoCoreError, ClientError
 
 from .options import Options
-from .port import BrokerLost, BrokerMisconfigured, Delivery, Outgoing
+from .port import BrokerLost, BrokerMisconfigured, Delivery, Outgoing, Refusals
+from .refusing import without_followers
 from .sqs_message import group_of, identity_of, read, write
 from .sqs_queue import Queue, code_of
 
@@ -32,6 +34,8 @@ _FORM: Final = (
 )
 _BATCH: Final = 10
 _CALL_BYTES: Final = 256 * 1024
+_MESSAGE_BYTES: Final = 1024 * 1024
+_AT_ONCE: Final = 8
 _LONGEST_HOLD: Final = 12 * 3600
 _TRIES: Final = 5
 _FEW_RECEIVES: Final = 5
@@ -308,6 +312,13 @@ class _Parcel(NamedTuple):
     size: int
 
 
+class _Answer(NamedTuple):
+    """What became of the entries of a call that were not taken, by their ids: `left` may be tried again."""
+
+    left: Mapping[str, str]
+    refused: Mapping[str, str]
+
+
 class SqsPublisher:
     """Sends to a standard or a FIFO queue.
 
@@ -322,55 +333,79 @@ class SqsPublisher:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._open = True
+        told = queue.attributes("MaximumMessageSize") or {}
+        self._limit = int(told.get("MaximumMessageSize", _MESSAGE_BYTES))
+        self._calls = ThreadPoolExecutor(_AT_ONCE, "onefold-sqs")
 
-    def publish(self, messages: Sequence[Outgoing]) -> None:
-        """Publish in order; see `Publisher`. Raises `BrokerMisconfigured` for a message that SQS refuses."""
+    def publish(self, messages: Sequence[Outgoing]) -> Refusals:
+        """Publish in order; see `Publisher`. Calls for several groups are under way at once."""
         if not self._open:
             raise BrokerLost(f"expected an open publisher to {self._queue}, found it closed; make a new one")
+        parcels = [self._parcel(n, message) for n, message in enumerate(messages)]
+        refused = {n: why for n, parcel in enumerate(parcels) if (why := self._flaw(parcel))}
         # One message of a group at a time: a failure in the middle of a call would break its order.
         groups: dict[str, deque[_Parcel]] = {}
-        for n, message in enumerate(messages):
-            parcel = self._parcel(n, message)
-            groups.setdefault(parcel.entry.get("MessageGroupId", str(n)), deque()).append(parcel)
+        for n in without_followers(messages, range(len(messages)), refused):
+            if n not in refused:
+                name = parcels[n].entry.get("MessageGroupId", str(n))
+                groups.setdefault(name, deque()).append(parcels[n])
         ready = deque(groups.values())
         failures = 0
-        while ready:
-            call = [ready.popleft()]
-            size = call[0][0].size
-            while ready and len(call) < _BATCH and size + ready[0][0].size <= _CALL_BYTES:
-                size += ready[0][0].size
-                call.append(ready.popleft())
-            left = self._send([group[0].entry for group in call])
-            failures = failures + 1 if left else 0
-            if failures == _TRIES:
-                raise BrokerLost(
-                    f"expected {self._queue} to take messages, found {left}; publish again later"
-                )
-            for group in reversed(call):
-                if group[0].entry["Id"] not in left:
-                    group.popleft()
-                if group:
-                    ready.appendleft(group)
-            if left:
-                sleep(0.1 * 2**failures)
+        under_way: dict[Future[_Answer], list[deque[_Parcel]]] = {}
+        try:
+            while ready or under_way:
+                while ready and len(under_way) < _AT_ONCE:
+                    call = _filled(ready)
+                    under_way[self._calls.submit(self._send, [group[0].entry for group in call])] = call
+                done, _ = wait(under_way, return_when=FIRST_COMPLETED)
+                for future in done:
+                    call, answer = under_way.pop(future), future.result()
+                    failures = failures + 1 if answer.left else 0
+                    if failures == _TRIES:
+                        raise BrokerLost(
+                            f"expected {self._queue} to take messages, found {answer.left}; publish again later"
+                        )
+                    for group in reversed(call):
+                        name = group[0].entry["Id"]
+                        if name in answer.refused:
+                            refused[int(name)] = answer.refused[name]
+                            if self._queue.fifo:
+                                group.clear()
+                        elif name not in answer.left:
+                            group.popleft()
+                        if group:
+                            ready.appendleft(group)
+                    if answer.left:
+                        sleep(0.1 * 2**failures)
+        finally:
+            wait(under_way)
+        return refused
 
     def close(self) -> None:
         """Close the connection."""
         if self._open:
             self._open = False
+            self._calls.shutdown()
             self._queue.client.close()
 
-    def _send(self, entries: Sequence[SendMessageBatchRequestEntryTypeDef]) -> dict[str, str]:
-        """Send one call; return the entries that were not taken, with why, and may be tried again."""
+    def _send(self, entries: Sequence[SendMessageBatchRequestEntryTypeDef]) -> _Answer:
+        """Send one call; return the entries that were not taken, with why."""
         with self._queue.asked():
             answer = self._queue.client.send_message_batch(QueueUrl=self._queue.url, Entries=entries)
-        failed = answer.get("Failed", [])
-        for entry in failed:
+        left: dict[str, str] = {}
+        refused: dict[str, str] = {}
+        for entry in answer.get("Failed", []):
             if entry["SenderFault"] and "Throttl" not in entry["Code"]:
-                raise BrokerMisconfigured(
-                    f"expected {self._queue} to take a message, found {entry['Code']}: {entry.get('Message', '')}"
-                )
-        return {entry["Id"]: entry["Code"] for entry in failed}
+                said = entry.get("Message", "")
+                refused[entry["Id"]] = f"expected {self._queue} to take it, found {entry['Code']}: {said}"
+            else:
+                left[entry["Id"]] = entry["Code"]
+        return _Answer(left, refused)
+
+    def _flaw(self, parcel: _Parcel) -> str | None:
+        if parcel.size <= self._limit:
+            return None
+        return f"expected a message of up to {self._limit:,} bytes, as {self._queue} takes it, found {parcel.size:,}"
 
     def _parcel(self, n: int, message: Outgoing) -> _Parcel:
         text, attributes = write(message)
@@ -421,6 +456,16 @@ def _whole(options: Options, name: str, default: int, least: int, most: int) -> 
     if value > most or value != int(value):
         raise options.bad(f"a whole number from {least} to {most} for option {name}")
     return int(value)
+
+
+def _filled(ready: deque[deque[_Parcel]]) -> list[deque[_Parcel]]:
+    """Take groups, whose first messages fill one call."""
+    call = [ready.popleft()]
+    size = call[0][0].size
+    while ready and len(call) < _BATCH and size + ready[0][0].size <= _CALL_BYTES:
+        size += ready[0][0].size
+        call.append(ready.popleft())
+    return call
 
 
 def _tens(things: Sequence[_Thing]) -> Iterator[Sequence[_Thing]]:

@@ -7,10 +7,10 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from onefold.infrastructure.brokers import (
@@ -24,6 +24,7 @@ from onefold.infrastructure.brokers import (
     subscribe,
 )
 from onefold.infrastructure.brokers.kafka import KafkaSubscription, _retention
+from onefold.infrastructure.brokers.kafka_publisher import KafkaPublisher
 
 QUICK = "session.timeout.ms=2000&heartbeat.interval.ms=300"
 """Tansu waits for half a session whenever a member joins."""
@@ -422,10 +423,75 @@ def test_messages_of_one_key_keep_their_order(
     assert len({delivery.place.partition("@")[0] for delivery in found if delivery.key == "k3"}) == 1
 
 
-def test_a_message_that_is_too_large_is_told(kafka_servers: str, topic: str) -> None:
+def test_a_message_that_is_too_large_is_refused_and_what_follows_it_in_its_key_waits(
+    kafka_servers: str, topic: str, member: Make
+) -> None:
     out = publisher(f"kafka://{kafka_servers}/{topic}?message.max.bytes=2000")
-    with pytest.raises(BrokerMisconfigured, match="largest size of messages"):
-        out.publish([Outgoing(b"x" * 3000)])
+    large = Outgoing(b"x" * 3000, {}, "k")
+    refused = out.publish(
+        [
+            Outgoing(b"1", {}, "k"),
+            large,
+            Outgoing(b"3", {}, "k"),
+            Outgoing(b"4", {}, "l"),
+            Outgoing(b"x" * 3000),
+        ]
+    )
+    assert sorted(refused) == [1, 4]
+    assert "too large" in refused[1]
+    out.publish([Outgoing(b"5", {}, "k")])
+    out.close()
+    assert sorted(numbers(drain(member(at(kafka_servers, topic)), 3))) == [1, 4, 5]
+
+
+class RefusingProducer:
+    """Takes what is sent as the broker's one batch, which is refused with all in it where one is too large."""
+
+    taken: ClassVar[list[bytes]] = []
+    made: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        self._batch: list[tuple[bytes, Any]] = []
+        type(self).made += 1
+
+    def produce(self, topic: str, body: bytes, key: object, *, headers: object, on_delivery: Any) -> None:
+        self._batch.append((body, on_delivery))
+
+    def flush(self, timeout: float) -> int:
+        bad = any(body == b"bad" for body, _ in self._batch)
+        for body, report in self._batch:
+            report(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE) if bad else None, None)
+            if not bad:
+                self.taken.append(body)
+        self._batch.clear()
+        return 0
+
+    def purge(self) -> None:
+        self._batch.clear()
+
+
+def test_of_a_batch_that_the_broker_refuses_the_one_message_is_found(
+    kafka_servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = publisher(f"kafka://{kafka_servers}/{topic}")
+    monkeypatch.setattr(RefusingProducer, "taken", [])
+    monkeypatch.setattr(KafkaPublisher, "_made", lambda _: RefusingProducer())
+    out._renew()
+    bodies = [b"1", b"bad", b"3", b"4", b"bad", b"6"]
+    refused = out.publish([Outgoing(body, {}, key) for body, key in zip(bodies, "kkkllm", strict=True)])
+    assert sorted(refused) == [1, 4]
+    assert "a message that Kafka takes" in refused[1]
+    assert RefusingProducer.taken == [b"1", b"4", b"6"]
+    assert out.publish([Outgoing(b"7", {}, "k")]) == {}
+    assert RefusingProducer.taken[-1] == b"7"
+
+
+def test_the_largest_size_is_asked_of_the_topic(
+    kafka_servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KafkaPublisher, "_limit", lambda _: 1900)
+    out = publisher(f"kafka://{kafka_servers}/{topic}")
+    assert list(out.publish([Outgoing(b"1"), Outgoing(b"x" * 2000), Outgoing(b"3")])) == [1]
     out.close()
 
 

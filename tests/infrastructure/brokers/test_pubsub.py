@@ -644,15 +644,45 @@ def test_what_is_never_taken_is_a_lost_broker_and_nothing_passes_it() -> None:
     assert taken == [b"2"]
 
 
-def test_a_publisher_s_request_that_is_refused_is_named() -> None:
-    def publish(_: Any) -> Any:
-        raise Refusal(code_pb2.INVALID_ARGUMENT)
+@pytest.mark.parametrize("key", [None, "k"])
+def test_of_a_request_that_is_refused_the_one_message_is_found(key: str | None) -> None:
+    taken: list[bytes] = []
+
+    def publish(request: Any) -> Any:
+        if any(message.data == b"2" for message in request.messages):
+            raise Refusal(code_pb2.INVALID_ARGUMENT)
+        taken.extend(message.data for message in request.messages)
+        return types.PublishResponse(message_ids=["1"])
 
     with scripted({"Publish": publish}) as url:
         out = publisher(url)
-        with pytest.raises(BrokerMisconfigured, match="to take a request"):
-            out.publish([*numbered(1, 2), *numbered(3, key="other")])
+        refused = out.publish([*numbered(1, 2, 3, key=key), *numbered(4, key="other")])
         out.close()
+    assert list(refused) == [1]
+    assert "to take it" in refused[1]
+    assert sorted(taken) == ([b"1", b"3", b"4"] if key is None else [b"1", b"4"])
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Outgoing(bytes(10_000_001)),
+        Outgoing(b"", {"n" * 257: "x"}),
+        Outgoing(b"", {"googclient": "x"}),
+        Outgoing(b"", {"n": "x" * 1025}),
+        Outgoing(b"", {f"n{number}": "x" for number in range(101)}),
+        Outgoing(b"", {}, "k" * 1025),
+    ],
+)
+def test_what_is_beyond_the_limits_of_pubsub_is_refused_unsent(
+    make: Callable[..., Topic], bad: Outgoing
+) -> None:
+    topic = make()
+    out = publisher(f"pubsub://{PROJECT}/{topic.name}?endpoint={topic.address}")
+    refused = out.publish([*numbered(1), bad, *numbered(2)])
+    out.close()
+    assert list(refused) == [1]
+    assert bodies(drain(topic.subscribe(), 2)) == [b"1", b"2"]
 
 
 # Finding the server

@@ -552,22 +552,63 @@ class TestPublishing:
             out.publish([Outgoing(b"x")])
         out.close()
 
-    def test_what_does_not_fit_into_a_property_is_an_error_and_nothing_else_suffers(
+    @pytest.mark.parametrize(
+        "headers", [{"content-type": "x" * 256}, {"n" * 256: "x"}, {"é" * 128: "x"}, {"large": "x" * 131_000}]
+    )
+    def test_what_amqp_cannot_carry_is_refused_and_what_follows_it_in_its_key_waits(
+        self, rabbitmq_url: str, channel: BlockingChannel, declare: Declare, headers: dict[str, str]
+    ) -> None:
+        queue = declare()
+        out = publisher(f"{rabbitmq_url}?queue={queue}")
+        bad = Outgoing(b"2", headers, "k")
+        refused = out.publish(
+            [Outgoing(b"1", {}, "k"), bad, Outgoing(b"3", {}, "k"), Outgoing(b"4", {}, "l")]
+        )
+        assert list(refused) == [1]
+        assert "bytes" in refused[1]
+        out.close()
+        taken = [channel.basic_get(queue, auto_ack=True)[2] for _ in range(3)]
+        assert taken == [b"1", b"4", None]
+
+    def test_the_largest_size_is_learned_of_the_broker(
         self, rabbitmq_url: str, channel: BlockingChannel, declare: Declare
     ) -> None:
         queue = declare()
         out = publisher(f"{rabbitmq_url}?queue={queue}")
-        with pytest.raises(BrokerMisconfigured, match="255 bytes"):
-            out.publish([Outgoing(b"1", {"content-type": "x" * 256})])
-        out.publish([Outgoing(b"2")])
+        large = Outgoing(bytes(2**27 + 1), {}, "k")
+        refused = out.publish(
+            [Outgoing(b"1", {}, "k"), large, Outgoing(b"3", {}, "k"), Outgoing(b"4", {}, "l")]
+        )
+        assert list(refused) == [1]
+        assert "134,217,728" in refused[1]
+        assert list(out.publish([large, Outgoing(b"5")])) == [0]
         out.close()
-        assert channel.basic_get(queue, auto_ack=True)[2] == b"2"
+        taken = []
+        while (body := channel.basic_get(queue, auto_ack=True)[2]) is not None:
+            taken.append(body)
+        assert list(dict.fromkeys(taken)) == [b"1", b"4", b"5"]
+
+    def test_many_are_under_way_at_once(
+        self, rabbitmq_url: str, channel: BlockingChannel, declare: Declare
+    ) -> None:
+        queue = declare()
+        out = publisher(f"{rabbitmq_url}?queue={queue}")
+        bodies = [b"%d" % number for number in range(3000)]
+        out.publish([Outgoing(body) for body in bodies])
+        out.close()
+        assert [channel.basic_get(queue, auto_ack=True)[2] for _ in bodies] == bodies
 
     def test_a_full_queue_is_an_error_that_passes(self, rabbitmq_url: str, declare: Declare) -> None:
         queue = declare(QUORUM | {"x-max-length": 1, "x-overflow": "reject-publish"})
         out = publisher(f"{rabbitmq_url}?queue={queue}")
+
+        # That it is full, the queue says a moment later.
+        def fill() -> None:
+            for _ in range(100):
+                out.publish([Outgoing(b"x")] * 10)
+
         with pytest.raises(BrokerLost, match="refused by the broker"):
-            out.publish([Outgoing(b"x")] * 10)
+            fill()
         out.close()
 
     def test_a_connection_that_ended_meanwhile_is_made_again(

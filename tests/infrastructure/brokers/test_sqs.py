@@ -503,14 +503,44 @@ def test_large_messages_are_sent_in_calls_of_their_own(make: Callable[..., Queue
     calls = failing(out._queue.client, "SendMessageBatch", fails=lambda *_: False)
     sizes = [200_000, 50_000, 50_000, 300_000, 10]
     out.publish([Outgoing(b"x" * size) for size in sizes])
-    assert calls == [["0", "1"], ["2"], ["3"], ["4"]]
+    assert sorted(calls) == [["0", "1"], ["2"], ["3"], ["4"]]
     assert sorted(len(found.body) for found in queue.subscribe().receive(10, 1)) == sorted(sizes)
 
 
-def test_a_message_that_sqs_refuses_is_named(make: Callable[..., Queue]) -> None:
-    queue = make({"MaximumMessageSize": "1024"})
-    with pytest.raises(BrokerMisconfigured, match="shorter than 1024 bytes"):
-        queue.publish(Outgoing(b"x" * 2000))
+@pytest.mark.parametrize("settings", [{}, FIFO])
+def test_a_message_that_is_too_large_is_refused_and_what_follows_it_in_its_key_waits(
+    make: Callable[..., Queue], settings: dict[str, str]
+) -> None:
+    queue = make({"MaximumMessageSize": "1024", **settings})
+    out = queue.publisher()
+    keys = "kkkl"
+    bodies = [b"1", b"x" * 2000, b"3", b"4"]
+    refused = out.publish([Outgoing(body, {}, key) for body, key in zip(bodies, keys, strict=True)])
+    assert list(refused) == [1]
+    assert "up to 1,024 bytes" in refused[1]
+    assert sorted(found.body for found in queue.subscribe().receive(10, 1)) == [b"1", b"4"]
+
+
+def test_a_message_that_sqs_itself_refuses_is_told_with_its_reason(make: Callable[..., Queue]) -> None:
+    queue = make(FIFO)
+    out = queue.publisher()
+    entries = out._queue.client.send_message_batch
+
+    def refusing(**call: Any) -> Any:
+        bad = [each for each in call["Entries"] if each["MessageBody"] == "2"]
+        good = [each for each in call["Entries"] if each["MessageBody"] != "2"]
+        answer: Any = entries(QueueUrl=call["QueueUrl"], Entries=good) if good else {}
+        failed = [
+            {"Id": each["Id"], "SenderFault": True, "Code": "InvalidMessageContents", "Message": "no"}
+            for each in bad
+        ]
+        return {**answer, "Failed": failed}
+
+    out._queue.client.send_message_batch = refusing
+    refused = out.publish([Outgoing(b"%d" % n, {"n": f"{n}"}, "k" if n < 4 else "l") for n in range(1, 6)])
+    assert list(refused) == [1]
+    assert "InvalidMessageContents: no" in refused[1]
+    assert sorted(found.body for found in queue.subscribe().receive(10, 1)) == [b"1", b"4", b"5"]
 
 
 def test_a_fifo_queue_takes_an_event_once_while_it_is_there(make: Callable[..., Queue]) -> None:

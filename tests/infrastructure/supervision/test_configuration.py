@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from onefold.infrastructure.supervision.configuration import (
+    PREFIX,
     BadConfiguration,
     Configuration,
     Consume,

@@ -42,6 +42,16 @@ class Payment(BaseModel):
     amount: Money
 
 
+class Refund(BaseModel):
+    """Money of a payment that was given back, as it was noted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    payment_id: str
+    amount: Money
+    reason: str
+
+
 class OrderFact(Event):
     """What every event of an order has: `derived` is true where the source did not say when it happened."""
 
@@ -72,6 +82,13 @@ class Order(Aggregate, category="order"):
         kind: str = ""
         installments: Annotated[int, Field(ge=0)] = 1
         amount: Money
+
+    class PaymentRefunded(OrderFact, name="order.payment_refunded"):
+        """The shop gave back a payment, or a part of it."""
+
+        payment_id: str
+        amount: Money
+        reason: str = ""
 
     class Confirmed(OrderFact, name="order.confirmed"):
         """The shop accepted the order."""
@@ -136,6 +153,7 @@ class Order(Aggregate, category="order"):
     items: tuple[OrderItem, ...] = ()
     estimated_delivery: Instant | None = None
     payments: tuple[Payment, ...] = ()
+    refunds: tuple[Refund, ...] = ()
     placed_at: Instant | None = None
     confirmed_at: Instant | None = None
     shipped_at: Instant | None = None
@@ -152,6 +170,11 @@ class Order(Aggregate, category="order"):
     def paid(self) -> Decimal:
         """Sum of the payments in the order's currency."""
         return total(p.amount.amount for p in self.payments if p.amount.currency == self.currency)
+
+    @property
+    def refunded(self) -> Decimal:
+        """Sum of the refunds in the order's currency."""
+        return total(r.amount.amount for r in self.refunds if r.amount.currency == self.currency)
 
     @property
     def total(self) -> Decimal:
@@ -223,6 +246,27 @@ class Order(Aggregate, category="order"):
             at=at,
         )
 
+    def refund_payment(self, payment_id: str, amount: Money, *, at: dt.datetime, reason: str = "") -> None:
+        """Give back a payment, or a part of it; possible in any state, as a payment may come when it is too late.
+
+        Raises `CommandRefused` for a payment that is not known, an amount that is not above zero, and one that is more
+        than what is left of the payment; `CurrencyMismatch` for another currency than the payment's.
+        """
+        what = f"refund payment {payment_id} of {self.id}"
+        paid = next((each.amount for each in self.payments if each.payment_id == payment_id), None)
+        if paid is None:
+            raise CommandRefused(f"cannot {what}: there is no payment with this id")
+        _require_positive(f"{what}: amount", amount, paid.currency)
+        left = paid
+        for refund in self.refunds:
+            if refund.payment_id == payment_id:
+                left -= refund.amount
+        if amount > left:
+            raise CommandRefused(
+                f"cannot {what}: amount is {amount}, expected at most {left}, what is left of it"
+            )
+        self.emit(self.PaymentRefunded(payment_id=payment_id, amount=amount, reason=reason), at=at)
+
     def confirm(self, *, at: dt.datetime) -> None:
         """Accept the order; possible when placed."""
         self.emit(self.Confirmed(), at=at)
@@ -272,6 +316,11 @@ class Order(Aggregate, category="order"):
         )
         self.payments = tuple(sorted((*self.payments, payment), key=_place_among_payments))
 
+    @applies(PaymentRefunded)
+    def _payment_refunded(self, event: PaymentRefunded) -> None:
+        refund = Refund(payment_id=event.payment_id, amount=event.amount, reason=event.reason)
+        self.refunds = tuple(sorted((*self.refunds, refund), key=_place_among_refunds))
+
     @applies(Confirmed)
     def _confirmed(self, event: Confirmed) -> None:
         self.confirmed_at = _earlier(self.confirmed_at, event)
@@ -288,6 +337,11 @@ class Order(Aggregate, category="order"):
 def _place_among_payments(payment: Payment) -> tuple[int, str, str, Decimal]:
     number = payment.payment_id
     return len(number), number, payment.amount.currency, payment.amount.amount
+
+
+def _place_among_refunds(refund: Refund) -> tuple[int, str, str, Decimal, str]:
+    number = refund.payment_id
+    return len(number), number, refund.amount.currency, refund.amount.amount, refund.reason
 
 
 def _earlier(known: dt.datetime | None, event: Event) -> dt.datetime | None:

@@ -312,10 +312,34 @@ def test_every_event_comes_back_from_json_as_it_was() -> None:
         assert type(back) is type(event)
 
 
+def test_a_payment_can_be_refunded_in_parts_and_in_any_state_but_not_more_than_it_was() -> None:
+    order = placed()
+    order.receive_payment("p-1", brl("45.90"), at=AT)
+    order.receive_payment("p-2", brl("7"), at=AT)
+    order.refund_payment("p-1", brl("5.90"), at=AT, reason="one piece came broken")
+    order.cancel(at=AT)
+    order.refund_payment("p-1", brl("40"), at=AT)
+    assert (order.paid, order.refunded, order.status) == (Decimal("52.90"), Decimal("45.90"), "cancelled")
+    for payment, amount in (("p-1", "0.01"), ("p-2", "7.01"), ("p-3", "1"), ("p-2", "0"), ("p-2", "-1")):
+        with pytest.raises(CommandRefused):
+            order.refund_payment(payment, brl(amount), at=AT)
+    with pytest.raises(CurrencyMismatch):
+        order.refund_payment("p-2", Money.of("1", "EUR"), at=AT)
+    assert [refund.payment_id for refund in order.refunds] == ["p-1", "p-1"]
+
+
+def test_a_refund_of_another_currency_is_kept_and_not_counted() -> None:
+    order = placed()
+    order.record(Order.PaymentReceived(payment_id="p-1", amount=Money.of("3", "EUR")), at=AT)
+    order.refund_payment("p-1", Money.of("3", "EUR"), at=AT)
+    assert (order.paid, order.refunded, len(order.refunds)) == (0, 0, 1)
+
+
 def test_the_names_of_the_events_are_stable() -> None:
     assert {event.event_name for event in Order.events} == {
         "order.placed",
         "order.payment_received",
+        "order.payment_refunded",
         "order.confirmed",
         "order.processing_started",
         "order.invoiced",

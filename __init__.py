@@ -16,6 +16,7 @@ from .projections.effect import Again, Done, Effect, effect
 from .projections.errors import ProjectionFailed
 from .projections.message import Message
 from .projections.policies import Retry, Stop
+from .projections.process import ProcessManager, process_manager, reacts, timeout
 from .projections.projection import Handler, Projection, SqlProjection, projection
 from .projections.publication import Publication, publish
 from .projections.retention import Retention
@@ -74,6 +75,7 @@ __all__ = [
     "Money",
     "NotCaughtUp",
     "OnefoldError",
+    "ProcessManager",
     "Projection",
     "ProjectionFailed",
     "Publication",
@@ -95,7 +97,10 @@ __all__ = [
     "effect",
     "from_local",
     "perform",
+    "process_manager",
     "projection",
     "publish",
+    "reacts",
     "registry",
+    "timeout",
 ]

@@ -1,4 +1,4 @@
-"""Applications: which aggregates, projections, consumers, publications and effects belong together."""
+"""Applications: which aggregates, read models, consumers and what else belong together."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from ..domain.aggregate import Aggregate
 from ..domain.errors import DeclarationError, OnefoldError
 from .consumer import Consumer
 from .effect import Effect, UnknownEffect
+from .process import Process, ProcessManager, process_of
 from .projection import AnyProjection
 from .publication import Publication
 
-N = TypeVar("N", Consumer, AnyProjection, Effect)
+N = TypeVar("N", Consumer, AnyProjection, Effect, Process)
 
 
 class UnknownProjection(OnefoldError, LookupError):
@@ -23,10 +24,14 @@ class UnknownConsumer(OnefoldError, LookupError):
     """A consumer is named that the application does not have."""
 
 
-class App:
-    """The aggregates, projections, consumers, publications and effects of one application.
+class UnknownProcess(OnefoldError, LookupError):
+    """A process manager is named that the application does not have."""
 
-    `onefold --app module:app` finds it by import.
+
+class App:
+    """The aggregates, projections, consumers, process managers, publications and effects of one application.
+
+    Process managers are among its aggregates and consumers. `onefold --app module:app` finds it by import.
     """
 
     def __init__(
@@ -37,10 +42,13 @@ class App:
         consumers: Iterable[Consumer] = (),
         publications: Iterable[Publication] = (),
         effects: Iterable[Effect] = (),
+        processes: Iterable[type[ProcessManager]] = (),
     ) -> None:
-        self.aggregates = tuple(aggregates)
+        self.processes = tuple(process_of(manager) for manager in processes)
+        managers = (process.manager for process in self.processes)
+        self.aggregates = (*aggregates, *managers)
         self.projections = tuple(projections)
-        self.consumers = tuple(consumers)
+        self.consumers = (*consumers, *(process.consumer for process in self.processes))
         self.publications = tuple(publications)
         self.effects = tuple(effects)
         folded = [consumer.fold.name for consumer in self.consumers if consumer.fold is not None]
@@ -67,9 +75,10 @@ class App:
         consumers = ", ".join(consumer.name for consumer in self.consumers)
         publications = ", ".join(map(repr, self.publications))
         effects = ", ".join(effect.name for effect in self.effects)
+        processes = ", ".join(process.name for process in self.processes)
         return (
             f"App(aggregates=[{aggregates}], projections=[{projections}], consumers=[{consumers}], "
-            f"publications=[{publications}], effects=[{effects}])"
+            f"publications=[{publications}], effects=[{effects}], processes=[{processes}])"
         )
 
     def consumer(self, which: str | Consumer) -> Consumer:
@@ -85,6 +94,13 @@ class App:
         Raises `UnknownEffect` listing those there are.
         """
         return _found("effect", self.effects, which, UnknownEffect)
+
+    def process(self, which: str | Process) -> Process:
+        """Return the process manager of this name, or the given one if it is the application's.
+
+        Raises `UnknownProcess` listing those there are.
+        """
+        return _found("process manager", self.processes, which, UnknownProcess)
 
     def projection(self, which: str | AnyProjection) -> AnyProjection:
         """Return the projection of this name, or the given one if it is the application's.

@@ -122,7 +122,7 @@ class Publication:
             extensions["schemaversion"] = str(event.schema_version)
         if key != meta.stream:
             extensions["partitionkey"] = key
-        extensions |= _carried(metadata)
+        extensions |= carried(metadata)
         message = Message(
             str(meta.event_id),
             self._source or f"/{meta.category}",
@@ -145,7 +145,8 @@ def publish(*events: type[Event | Aggregate], to: str, **options: Unpack[Publica
     return Publication(events, to, **options)
 
 
-def _carried(metadata: Mapping[str, Any]) -> Mapping[str, str]:
+def carried(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Return the extensions that say what an event belongs to, of the metadata of the event."""
     found = {
         extension: str(metadata[name])
         for name, extension in (("correlation", "correlationid"), ("causation", "causationid"))

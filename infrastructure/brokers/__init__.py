@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib import import_module
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -50,16 +50,25 @@ _KINDS = {
     "redis": _Kind("redis_streams", "redis", "redis", "redis"),
     "rediss": _Kind("redis_streams", "redis", "redis", "redis"),
     "file": _Kind("file"),
+    "log": _Kind("log"),
     "memory": _Kind("memory"),
 }
 
 
-def subscribe(url: str, consumer: str) -> Subscription:
+def subscribe(
+    url: str, consumer: str, *, database: str | None = None, types: Collection[str] | None = None
+) -> Subscription:
     """Return a subscription to what `url` names, for the consumer of this name.
+
+    `log:` reads the `database` that the consumer works on, and delivers only events of `types` (stored names; all
+    without). Brokers have no use for either.
 
     Raises `BadBrokerURL`, `MissingExtra`, `BrokerMisconfigured` or `BrokerLost`.
     """
     parts, module = _found(url)
+    if parts.scheme == "log":
+        made: Subscription = module.subscribe(parts, consumer, database=database, types=types)
+        return made
     make: Callable[[SplitResult, str], Subscription] = module.subscribe
     return make(parts, consumer)
 

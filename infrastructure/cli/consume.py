@@ -15,6 +15,7 @@ import psycopg
 import typer
 from rich.console import Console, RenderableType
 
+from ...projections.consumer import Consumer
 from ...projections.guards import FAILED_FOR_GOOD, Outcome
 from ...projections.retention import duration
 from ..announcing import announcer
@@ -50,8 +51,8 @@ def consume(
         str,
         typer.Argument(
             metavar="URL",
-            help="The broker: kafka:, amqp:, sqs:, pubsub:, redis: or file:, or - for CloudEvents on standard "
-            "input, one a line.",
+            help="The broker: kafka:, amqp:, sqs:, pubsub:, redis: or file:, log: for the log of the database itself, "
+            "or - for CloudEvents on standard input, one a line.",
         ),
     ],
     consumer: Annotated[
@@ -128,6 +129,8 @@ def consume(
     """
     application = load_app(app)
     chosen = application.consumer(consumer)
+    if chosen.name in (each.name for each in application.processes):
+        raise WrongUse(f"{chosen.name} is a process manager; run it with `onefold process {chosen.name}`")
     at_end = url.startswith(("-", "file:"))
     if at_end and workers > 1:
         raise WrongUse(
@@ -137,7 +140,7 @@ def consume(
     console, debug = aside(), bool(context.obj)
     quiet = None if verbose else "onefold.consumer"
     with log_shown(console, debug=debug, quiet=quiet), writable() as database, stopping() as request:
-        begun = _Beginning(chosen.name, url, workers)
+        begun = _Beginning(chosen, url, workers, database)
         team = Workers(
             [
                 Consumption(
@@ -193,20 +196,22 @@ def consume(
 class _Beginning:
     """Subscribes for each worker, and says so when the first has got through: URL and extra are right by then."""
 
-    def __init__(self, consumer: str, url: str, workers: int) -> None:
+    def __init__(self, consumer: Consumer, url: str, workers: int, database: str) -> None:
         self._consumer = consumer
         self._url = url
         self._workers = workers
+        self._database = database
         self._said = threading.Event()
 
     def subscribe(self) -> Subscription:
         """Return a new subscription; raises as `brokers.subscribe` does."""
-        made = subscribe(self._url, self._consumer)
+        consumer = self._consumer
+        made = subscribe(self._url, consumer.name, database=self._database, types=consumer.types)
         if not self._said.is_set():
             self._said.set()
             log.info(
                 "consuming %s by %s from %s",
-                self._consumer,
+                consumer.name,
                 counted(self._workers, "worker"),
                 shown(self._url),
             )

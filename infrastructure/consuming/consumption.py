@@ -99,7 +99,7 @@ class Consumption:
         if lanes < 1:
             raise OnefoldError(f"expected 1 lane or more, found {lanes}")
         self.intake = Intake(
-            subscription or (lambda: subscribe(broker, consumer.name)),
+            subscription or (lambda: subscribe(broker, consumer.name, database=url, types=consumer.types)),
             reader.arrivals,
             name=consumer.name,
             lanes=lanes,

@@ -13,6 +13,7 @@ from psycopg.rows import class_row
 from ...domain.errors import OnefoldError
 from ...projections.app import App
 from ...projections.guards import Outcome
+from ..announcing import announcer
 from ..postgres.inbox import delivery_of, headers_of
 from ..postgres.sql import statement
 from .arrivals import Reader
@@ -162,7 +163,7 @@ def retry(
         for letter in letters:
             consumer = app.consumer(letter.consumer)
             if letter.consumer not in sessions:
-                sessions[letter.consumer] = Session(url, consumer, Reader(consumer))
+                sessions[letter.consumer] = Session(url, consumer, Reader(consumer), announcer=announcer(app))
             place = None if letter.sequence is None else (letter.consumer, letter.sequence)
             if place in stopped:
                 results.append(

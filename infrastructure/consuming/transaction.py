@@ -24,6 +24,7 @@ from ..effects.tasks import perform
 from ..identity import new_event_id
 from ..postgres import outbox
 from ..postgres.errors import AggregateNotFound
+from ..postgres.processes import ProcessRecords
 from ..postgres.repository import Repository
 from ..tracing import trace_of
 
@@ -100,6 +101,11 @@ class Transaction:
             if found := _end_in(query, connection):
                 raise TransactionNotYours(found)
             return connection.execute(query, parameters)
+
+    @property
+    def processes(self) -> ProcessRecords:
+        """What is kept beside the streams of process managers; for these alone."""
+        return ProcessRecords(self.execute)
 
     def get(self, aggregate_class: type[A], key: str) -> A:
         """Return the aggregate with this key, as this transaction sees it; raises `AggregateNotFound`."""

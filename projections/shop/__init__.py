@@ -6,12 +6,14 @@ from ...domain.account import Account
 from ...domain.order import Order
 from ..app import App
 from .account_balance import AccountBalance, account_balance
+from .order_payment import OrderPayment
 from .order_summary import OrderSummary, order_summary
 from .revenue_by_month import MonthRevenue, revenue_by_month, revenue_of
 
 __all__ = [
     "AccountBalance",
     "MonthRevenue",
+    "OrderPayment",
     "OrderSummary",
     "account_balance",
     "app",

@@ -18,6 +18,7 @@ from .consumers import ConsumerState, ConsumerStatus, consumers_status
 from .effects.status import EffectStatus, effects_status
 from .history import logs
 from .postgres.sql import statement
+from .processes.status import ProcessStatus, process_status
 from .relaying.status import RelayStatus, orphans, relays_status
 
 COUNTED = 1_000_000
@@ -111,6 +112,7 @@ class Status:
     `others` are projections in it that the application lacks. `consumers` are all of the database, and those of the
     application that were never started. `effects` are those of the application, and others with calls that are open.
     `relays` are all of the database, `orphans` channels with messages in the outbox that no relay reads, and how many.
+    `processes` are the process managers of the application.
     """
 
     database: str
@@ -123,6 +125,7 @@ class Status:
     effects: tuple[EffectStatus, ...] = ()
     relays: tuple[RelayStatus, ...] = ()
     orphans: tuple[tuple[str, int], ...] = ()
+    processes: tuple[ProcessStatus, ...] = ()
 
     @property
     def sound(self) -> bool:
@@ -198,6 +201,7 @@ def status(connection: psycopg.Connection[Any], app: App) -> Status:
             effects=effects_status(connection, [each.name for each in app.effects]),
             relays=relays_status(connection),
             orphans=tuple(orphans(connection).items()),
+            processes=process_status(connection, [each.name for each in app.processes]),
         )
 
 

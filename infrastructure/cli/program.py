@@ -13,7 +13,7 @@ import typer
 
 from ...domain.errors import OnefoldError
 from ...domain.point import BadPoint
-from ...projections.app import UnknownConsumer, UnknownProjection
+from ...projections.app import UnknownConsumer, UnknownProcess, UnknownProjection
 from ...projections.effect import UnknownEffect
 from ..audit.explain import BadRowKey, NotExplainable
 from ..audit.field import BadField
@@ -43,6 +43,7 @@ from . import (
     import_log,
     maintain,
     parked,
+    process,
     projections,
     prove,
     reading,
@@ -87,6 +88,7 @@ MISUSES = (
     UnknownConsumer,
     UnknownEffect,
     UnknownLog,
+    UnknownProcess,
     UnknownProjection,
     UnknownRole,
 )
@@ -168,6 +170,7 @@ app.command("demo", cls=Command)(demo.demo)
 app.command("import", cls=Command)(reading.read_in)
 app.command("run", cls=Command)(run.run)
 app.command("consume", cls=Command)(consume.consume)
+app.command("process", cls=Command)(process.process)
 app.command("effects", cls=Command)(effects.effects)
 app.command("relay", cls=Command)(relay.relay)
 app.command("up", cls=Command)(up.up)

@@ -19,6 +19,7 @@ from .options import Application, AsJson
 from .output import cell, fitted, moment, plain, report, seconds, sign, table, write_json
 from .problems import PROBLEMS
 from .status_of_effects import overview_of_effects, problem_of_effect
+from .status_of_processes import overview_of_processes
 from .status_of_relays import overview_of_relays, problem_of_relay
 
 COLOURS = {
@@ -126,6 +127,16 @@ def document(found: Status) -> dict[str, Any]:
             for relay in found.relays
         ],
         "channels_without_relay": dict(found.orphans),
+        "processes": [
+            {
+                "name": process.name,
+                "instances": process.instances,
+                "timeouts": process.timeouts,
+                "timeouts_due": process.due,
+                "next_due": process.next_due,
+            }
+            for process in found.processes
+        ],
     }
 
 
@@ -242,6 +253,8 @@ def overview(console: Console, found: Status) -> RenderableType:
         lines.append(fitted(console, rows, "worker (lease)", "position"))
     if found.consumers:
         lines.append(overview_of_consumers(console, found.consumers))
+    if found.processes:
+        lines.append(overview_of_processes(console, found.processes))
     if found.effects:
         lines.append(overview_of_effects(console, found.effects))
     if found.relays:

@@ -17,6 +17,7 @@ __all__ = [
     "OrderSummary",
     "account_balance",
     "app",
+    "app_with_payment",
     "order_summary",
     "revenue_by_month",
     "revenue_of",
@@ -26,3 +27,10 @@ app = App(
     aggregates=(Order, Account),
     projections=(order_summary, account_balance, revenue_by_month),
 )
+
+app_with_payment = App(
+    aggregates=app.aggregates,
+    projections=app.projections,
+    processes=(OrderPayment,),
+)
+"""The same shop, whose orders are paid from their customers' accounts."""

@@ -1,4 +1,4 @@
-"""`onefold dead-letters`: messages and calls that failed for good, and what is done about them."""
+"""`onefold dead-letters`: messages and calls that failed for good, in or out, and what is done about them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from ..consumers import open_dead_letters
 from ..consuming import dead_letters
 from ..consuming.dead_letters import MANY, DeadLetter, DeadLetterError, Retried
 from ..effects.dead_letters import list_effect_letters
-from . import effect_letters
+from ..relaying.dead_letters import list_held
+from . import effect_letters, outbox_letters
 from .application import SHOP, load_app
 from .attendance import log_shown
 from .database import readable, writable
 from .groups import Command, Group
+from .letter_ids import Numbers, sorted_out
 from .options import Application, AsJson, ForConsumer, ForSequence
 from .output import aside, cell, counted, fitted, moment, plain, report, sign, table, write_json
 from .problems import PROBLEMS, WrongUse
@@ -37,7 +39,10 @@ group = typer.Typer(
 
 Ids = Annotated[
     list[str] | None,
-    typer.Argument(metavar="IDS", help="Dead letters as listed: a number, or effect:NUMBER for a call."),
+    typer.Argument(
+        metavar="IDS",
+        help="Dead letters as listed: a number, effect:NUMBER for a call, outbox:NUMBER for what a broker refused.",
+    ),
 ]
 Everything = Annotated[bool, typer.Option("--all", help="All that are open.")]
 By = Annotated[
@@ -59,7 +64,8 @@ def list_(
 ) -> None:
     """List dead letters in the order in which they are retried: what failed, why, and how many wait behind it.
 
-    Those of effects stand below, with ids such as effect:7. Shows no payload; `onefold dead-letters show` does.
+    Those of effects stand below, with ids such as effect:7, and what brokers refused of relays, with ids such as
+    outbox:7. Shows no payload; `onefold dead-letters show` does.
     """
     with readable() as connection:
         found = dead_letters.list_dead_letters(
@@ -67,9 +73,17 @@ def list_(
         )
         named = bool(consumer or sequence)
         calls = [] if named else list_effect_letters(connection, resolved=resolved)
+        outgoing = [] if named else list_held(connection, resolved=resolved)
+    counts = [len(found), len(calls), len(outgoing)]
     if json:
-        complete = len(found) < MANY and len(calls) < MANY
-        write_json({"dead_letters": found, "effects": effect_letters.document(calls), "complete": complete})
+        write_json(
+            {
+                "dead_letters": found,
+                "effects": effect_letters.document(calls),
+                "outbox": outbox_letters.document(outgoing),
+                "complete": max(counts) < MANY,
+            }
+        )
         return
     console = report()
     rows = table(
@@ -111,8 +125,10 @@ def list_(
         console.print(fitted(console, rows, *spare))
     if calls:
         console.print(effect_letters.listing(console, calls))
-    more = " or more" if MANY in (len(found), len(calls)) else ""
-    console.print(Text(f"{counted(len(found) + len(calls), 'dead letter')}{more}", "dim"))
+    if outgoing:
+        console.print(outbox_letters.listing(console, outgoing))
+    more = " or more" if MANY in counts else ""
+    console.print(Text(f"{counted(sum(counts), 'dead letter')}{more}", "dim"))
 
 
 @group.command("show", cls=Command)
@@ -121,13 +137,16 @@ def show(
     json: AsJson = False,
 ) -> None:
     """Show one dead letter with all that is known of it: cause, attempts, headers, and the body as it arrived."""
-    numbers, calls = effect_letters.sorted_out([letter])
-    if calls:
+    numbers = sorted_out([letter])
+    if numbers.calls or numbers.outgoing:
         with readable() as connection:
-            effect_letters.show(connection, calls[0], json)
+            if numbers.calls:
+                effect_letters.show(connection, numbers.calls[0], json)
+            else:
+                outbox_letters.show(connection, numbers.outgoing[0], json)
         return
     with readable() as connection:
-        found = _found(connection, numbers)[0]
+        found = _found(connection, numbers.messages)[0]
         body, headers = dead_letters.message_of(connection, found.id)
     text = _text(body)
     if json:
@@ -174,15 +193,17 @@ def retry(
 
     Names them by number, or by --consumer, --sequence or --all. One that fails again stays a dead letter with its new
     cause, and those behind it in its sequence are left alone. What was parked behind one that is applied now goes on by
-    itself. A call of an effect is made due again, with its key, for `onefold effects` to make. Exits with 1 when one is
-    still a dead letter.
+    itself. A call of an effect is made due again, with its key, for `onefold effects` to make, and a message that a
+    broker refused for its relay, which publishes it and then those behind it. Exits with 1 when one is still a dead
+    letter.
     """
     application = load_app(app)
     with log_shown(aside(), debug=bool(context.obj), quiet="onefold.consumer"), writable() as url:
         with connected(url) as connection:
-            letters, calls = _chosen(connection, ids, consumer, sequence, everything)
+            letters, numbers = _chosen(connection, ids, consumer, sequence, everything)
             who = _who(by)
-            due = effect_letters.retry_all(connection, calls, who, even_expired=even_expired)
+            due = effect_letters.retry_all(connection, numbers.calls, who, even_expired=even_expired)
+            due += outbox_letters.retry_all(connection, numbers.outgoing)
         done = dead_letters.retry(url, application, letters, by=who, even_expired=even_expired)
         with connected(url) as connection:
             names = sorted({each.consumer for each in letters}) if ids else [consumer] if consumer else None
@@ -219,14 +240,14 @@ def discard(
     by: By = None,
     json: AsJson = False,
 ) -> None:
-    """Give dead letters up for good: they are never applied, and what waits behind them goes on without them.
+    """Give dead letters up for good: they never take effect, and what waits behind them goes on without them.
 
     Names them by number, or by --consumer, --sequence or --all. Their record stays, with who did it and when. Exits
     with 1 when one could not be given up.
     """
     done: list[tuple[int | str, str]] = []
     with writable() as url, connected(url) as connection:
-        letters, calls = _chosen(connection, ids, consumer, sequence, everything)
+        letters, numbers = _chosen(connection, ids, consumer, sequence, everything)
         for letter in letters:
             try:
                 dead_letters.discard(connection, letter.id, _who(by))
@@ -234,8 +255,11 @@ def discard(
                 done.append((letter.id, str(error)))
             else:
                 done.append((letter.id, ""))
-        if calls:
-            done += [(each.id, each.why) for each in effect_letters.discard_all(connection, calls, _who(by))]
+        if numbers.calls or numbers.outgoing:
+            who = _who(by)
+            dealt = effect_letters.discard_all(connection, numbers.calls, who)
+            dealt += outbox_letters.discard_all(connection, numbers.outgoing, who)
+            done += [(each.id, each.why) for each in dealt]
     if json:
         write_json(
             {
@@ -259,8 +283,8 @@ def _chosen(
     consumer: str | None,
     sequence: str | None,
     everything: bool,
-) -> tuple[list[DeadLetter], list[int]]:
-    """Return the messages that are meant, and the numbers of the calls."""
+) -> tuple[list[DeadLetter], Numbers]:
+    """Return the consumers' messages that are meant, and the numbers of all."""
     named = bool(consumer or sequence)
     if bool(ids) + named + everything != 1:
         raise WrongUse(
@@ -268,11 +292,15 @@ def _chosen(
             f"{'none of these' if not (ids or named or everything) else 'several of these'}; say which are meant"
         )
     if ids:
-        messages, calls = effect_letters.sorted_out(ids)
-        effect_letters.of_numbers(connection, calls)
-        return _found(connection, messages) if messages else [], calls
+        numbers = sorted_out(ids)
+        effect_letters.of_numbers(connection, numbers.calls)
+        outbox_letters.of_numbers(connection, numbers.outgoing)
+        return _found(connection, numbers.messages) if numbers.messages else [], numbers
     letters = dead_letters.list_dead_letters(connection, consumer=consumer, sequence=sequence)
-    return letters, [] if named else [each.id for each in list_effect_letters(connection)]
+    if named:
+        return letters, Numbers([each.id for each in letters], [], [])
+    calls = [each.id for each in list_effect_letters(connection)]
+    return letters, Numbers([each.id for each in letters], calls, [each.id for each in list_held(connection)])
 
 
 def _found(connection: psycopg.Connection[Any], ids: Sequence[int]) -> list[DeadLetter]:

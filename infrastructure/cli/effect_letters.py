@@ -20,7 +20,6 @@ from ..effects.dead_letters import (
 )
 from .document import parsed
 from .output import cell, fitted, plain, report, table, write_json
-from .problems import WrongUse
 
 PREFIX = "effect:"
 
@@ -31,18 +30,6 @@ class Dealt(NamedTuple):
     id: str
     became: str
     why: str = ""
-
-
-def sorted_out(ids: Sequence[str]) -> tuple[list[int], list[int]]:
-    """Return the numbers of messages and those of calls that ids name; raises `WrongUse` for others."""
-    messages: list[int] = []
-    calls: list[int] = []
-    for each in ids:
-        number = each.removeprefix(PREFIX)
-        if not (number.isascii() and number.isdigit()):
-            raise WrongUse(f"expected a dead letter as listed, such as 7 or {PREFIX}7, found {each!r}")
-        (messages if number == each else calls).append(int(number))
-    return messages, calls
 
 
 def of_numbers(connection: psycopg.Connection[Any], numbers: Sequence[int]) -> list[EffectLetter]:

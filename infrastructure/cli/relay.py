@@ -23,6 +23,7 @@ from ..postgres.outbox import SLOTS
 from ..relaying.errors import UnknownChannel
 from ..relaying.registration import resegment as give_segments
 from ..relaying.relay import BATCH, Relay
+from ..relaying.segment import LEASE
 from ..relaying.status import relays_status
 from .application import SHOP, load_app
 from .attendance import Board, attend, log_shown, stopping
@@ -81,6 +82,15 @@ def relay(
     batch: Annotated[
         int, typer.Option("--batch", min=1, max=10_000, metavar="MESSAGES", help="Messages at once at most.")
     ] = BATCH,
+    lease: Annotated[
+        float,
+        typer.Option(
+            "--lease",
+            min=1,
+            metavar="SECONDS",
+            help="Time after which others take over from a process that says nothing.",
+        ),
+    ] = LEASE,
     grace: Annotated[
         float,
         typer.Option(
@@ -118,6 +128,7 @@ def relay(
                 name=name,
                 segments=segments,
                 batch=batch,
+                lease=lease,
                 at_head=from_head,
                 once=once,
             )

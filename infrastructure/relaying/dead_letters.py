@@ -17,6 +17,9 @@ from ...domain.errors import OnefoldError
 from ..postgres.sql import statement
 
 
+HIGHEST = 2**63 - 1
+
+
 class HeldMessageError(OnefoldError):
     """A message that is to be dealt with is not held back any more, or never was."""
 
@@ -50,10 +53,11 @@ def list_held(
     ids: Sequence[int] | None = None,
     relay: str | None = None,
     resolved: bool = False,
-    limit: int = 1_000,
+    limit: int = 10_000,
 ) -> list[HeldMessage]:
     """Return the messages that were refused, the oldest first; with `resolved` also those that were dealt with."""
-    values = {"ids": None if ids is None else list(ids), "relay": relay, "resolved": resolved, "limit": limit}
+    numbers = None if ids is None else [each for each in ids if 0 < each <= HIGHEST]
+    values = {"ids": numbers, "relay": relay, "resolved": resolved, "limit": limit}
     with connection.cursor(row_factory=class_row(HeldMessage)) as cursor:
         return cursor.execute(statement("relay_letters"), values).fetchall()
 

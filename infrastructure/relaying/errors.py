@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from ...domain.errors import OnefoldError
+from ...domain.event import Event
+from ...projections.publication import Publication
 
 
 class RelayChanged(OnefoldError):
@@ -22,3 +24,15 @@ class RelayFenced(OnefoldError):
 
 class UnknownChannel(OnefoldError, LookupError):
     """A channel is not named, and the application has none or several."""
+
+
+class PublicationFailed(OnefoldError):
+    """No message can be made of an event as it is declared; nothing after it goes out until it can."""
+
+    def __init__(self, publication: Publication, event: Event, error: Exception) -> None:
+        meta = event.meta
+        super().__init__(
+            f"expected {publication!r} to make a message of {event.event_name} ({meta.stream}, version "
+            f"{meta.version}), found {type(error).__name__}: {error}; correct its key or data, and start the relay "
+            "again"
+        )

@@ -11,6 +11,9 @@ from ..postgres.sql import statement
 KEEP = 86_400.0
 """Seconds for which a message stays in the outbox after it was written, at least."""
 
+RESOLVED = 30 * 86_400.0
+"""Seconds for which a dead letter is kept after it was dealt with."""
+
 SLICE = 5_000
 """Messages removed in one transaction."""
 
@@ -30,4 +33,5 @@ def remove_published(
         if count < SLICE:
             break
         left = None if left is None else left - 1
+    connection.execute(statement("relay_forget"), (RESOLVED, SLICE))
     return removed

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, Literal
 
 import psycopg
 from psycopg.sql import Identifier
 
+from ..postgres.horizon import Horizon
 from ..postgres.outbox import SLOTS, slot_of
 from ..postgres.sql import statement
 from .errors import RelayBusy, RelayChanged
 
 Reads = Literal["outbox", "log"]
+
+PATIENCE = 30.0
+"""Seconds for which a relay that begins at the end waits for those who write at the moment."""
 
 
 def begin(
@@ -26,16 +31,15 @@ def begin(
 ) -> int:
     """Make the relay's segments if there are none; return how many it has.
 
-    A new one begins with the first message there is, or behind the last with `at_head`. Raises `RelayChanged` when it
-    was begun for another channel or source, or with another number of segments than is asked for.
+    A new one begins with the first message there is, or behind the last with `at_head`: what was written by then does
+    not go out, all else does. Raises `RelayChanged` when it was begun for another channel or source, or with another
+    number of segments than is asked for.
     """
     known = _known(connection, relay)
     if known is None:
         position = 0
         if at_head:
-            table = Identifier("onefold", "outbox" if source == "outbox" else log)
-            row = connection.execute(statement("head", log=table)).fetchone()
-            position = 0 if row is None else row[0]
+            position = _settled(connection, "outbox" if source == "outbox" else log)
         values = {
             "relay": relay,
             "segments": segments or 1,
@@ -43,7 +47,10 @@ def begin(
             "source": source,
             "position": position,
         }
-        connection.execute(statement("relay_begin"), values)
+        # Another process that begins it at the same time, with another number of segments, must find these or none.
+        with connection.transaction():
+            connection.execute("LOCK TABLE onefold.relays IN SHARE ROW EXCLUSIVE MODE")
+            connection.execute(statement("relay_begin"), values)
         known = _known(connection, relay)
         assert known is not None
     found, of_channel, of_source = known
@@ -88,6 +95,21 @@ def resegment(connection: psycopg.Connection[Any], relay: str, segments: int) ->
         columns = [key for (key,) in keys], [slot_of(key) % segments for (key,) in keys]
         connection.execute(statement("relay_move_held"), (*columns, relay))
     return int(min(position for position, _ in rows))
+
+
+def _settled(connection: psycopg.Connection[Any], table: str) -> int:
+    """Return the present end, once nothing can be written before it any more."""
+    row = connection.execute(statement("head", log=Identifier("onefold", table))).fetchone()
+    head = 0 if row is None else int(row[0])
+    horizon, deadline = Horizon("onefold", table), time.monotonic() + PATIENCE
+    while horizon.settle(connection) < head:
+        if time.monotonic() > deadline:
+            raise RelayBusy(
+                f"expected those who write to onefold.{table} now to end within {PATIENCE:g} s, found one that does "
+                "not; look for it with onefold status, and begin the relay again"
+            )
+        time.sleep(0.02)
+    return head
 
 
 def _known(connection: psycopg.Connection[Any], relay: str) -> tuple[int, str, str] | None:

@@ -6,12 +6,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import psycopg
 from psycopg.sql import Identifier
 
-from ...domain.errors import DeclarationError, OnefoldError
+from ...domain.errors import DeclarationError
 from ...domain.registry import Registry
 from ...domain.registry import registry as shared_registry
 from ...projections.projection import NAME
@@ -19,13 +20,14 @@ from ...projections.publication import Publication
 from ...projections.relaying import share
 from ..backoff import Backoff
 from ..brokers import publisher as publisher_of
-from ..brokers.port import Publisher
+from ..brokers.port import BrokerLost, Publisher
 from ..connection import connected, one_line
 from ..postgres.log import channel_of
 from ..postgres.outbox import CHANNEL, SLOTS
 from ..postgres.readmodel import worker_name
 from ..postgres.sql import statement
 from ..wakeup import Wakeup
+from .errors import RelayBusy
 from .maintenance import remove_published
 from .registration import Reads, begin
 from .segment import LEASE, PASSING, Claim, Segment
@@ -35,8 +37,11 @@ log = logging.getLogger("onefold.relay")
 
 SEGMENTS = 4
 BATCH = 1_000
-BEAT = LEASE / 5
-"""Seconds between two looks at the leases and at who else is there."""
+BEATS = 5
+"""How often in a lease a process looks at its leases, and at who else is there."""
+
+PATIENCE = 3.0
+"""Leases for which one that runs once waits for segments in the hands of others."""
 
 UPKEEP = 60.0
 """Seconds between two removals of what was published long ago."""
@@ -48,8 +53,9 @@ class Relay:
     `to` is the URL of the broker. `publications` are those of the application to this channel: with `via="log"` the
     log is read and messages are made as they say, otherwise the outbox is read. `name` tells relays of one channel
     apart, the channel when left out. `segments` is the number of parts among which processes share, fixed when the
-    relay is begun; left out, it is as it was begun, or 4. `at_head` begins a new relay behind the last message. With
-    `once`, what is there at the start is published and `run` ends.
+    relay is begun; left out, it is as it was begun, or 4. `batch` is how many messages are published before they are
+    noted, `lease` the seconds after which others take over from a process that says nothing. `at_head` begins a new
+    relay behind the last message. With `once`, what is there at the start is published and `run` ends.
     """
 
     def __init__(
@@ -64,6 +70,7 @@ class Relay:
         name: str | None = None,
         segments: int | None = None,
         batch: int = BATCH,
+        lease: float = LEASE,
         at_head: bool = False,
         once: bool = False,
         publisher: Callable[[], Publisher] | None = None,
@@ -77,18 +84,22 @@ class Relay:
             raise DeclarationError(f"expected 1 to {SLOTS} segments, found {segments}")
         if batch < 1:
             raise DeclarationError(f"expected a batch of 1 message or more, found {batch}")
+        if not lease >= 1:
+            raise DeclarationError(f"expected a lease of 1 second or more, found {lease:g}")
         mine = [each for each in publications if each.channel == channel]
         self.channel = channel
         self.name = name or channel
         self.source: Reads = "log" if any(each.via == "log" for each in mine) else "outbox"
         self.owner = worker_name()
-        self.error: OnefoldError | None = None
+        self.error: Exception | None = None
         self._url = url
         self._publications = mine
         self._registry = registry
         self._event_log = event_log
         self._segments = segments
         self._batch = batch
+        self._lease = lease
+        self._beat = lease / BEATS
         self._at_head = at_head
         self._once = once
         self._publisher = publisher or (lambda: publisher_of(to))
@@ -118,9 +129,10 @@ class Relay:
         database is waited for.
         """
         # A wrong URL or a missing topic is told at once, not by a thread later.
-        self._publisher().close()
+        with suppress(BrokerLost):
+            self._publisher().close()
         with connected(self._url, application=f"onefold relay {self.name}") as connection:
-            count = begin(
+            begin(
                 connection,
                 self.name,
                 self.channel,
@@ -133,7 +145,7 @@ class Relay:
         channel = CHANNEL if self.source == "outbox" else channel_of(self._event_log)
         with Wakeup(self._url, channel) as wakeup:
             try:
-                self._attend(count, wakeup, upto)
+                self._attend(wakeup, upto)
             finally:
                 for each in self._held.values():
                     each.end()
@@ -143,9 +155,10 @@ class Relay:
         if self.error is not None:
             raise self.error
 
-    def _attend(self, count: int, wakeup: Wakeup, upto: int | None) -> None:
-        backoff = Backoff(0.1, BEAT)
-        kept = 0.0
+    def _attend(self, wakeup: Wakeup, upto: int | None) -> None:
+        backoff = Backoff(0.1, self._beat)
+        kept, reached = 0.0, 0
+        patience = time.monotonic() + PATIENCE * self._lease
         while not self._stopping.is_set():
             try:
                 with connected(
@@ -154,21 +167,39 @@ class Relay:
                     target_session_attrs="read-write",
                 ) as connection:
                     while not self._stopping.is_set():
-                        if self._gather() or (self._once and len(self._done) == count):
+                        if self._gather():
                             return
+                        if upto is not None and not self._held:
+                            before, reached = reached, self._reached(connection)
+                            if reached >= upto:
+                                return
+                            if reached > before:
+                                patience = time.monotonic() + PATIENCE * self._lease
                         self._renew(connection)
-                        taken = self._balance(connection, count, wakeup, upto)
+                        taken = self._balance(connection, wakeup, upto)
+                        if self._held:
+                            patience = time.monotonic() + PATIENCE * self._lease
                         backoff.reset()
                         if self.source == "outbox" and time.monotonic() - kept > UPKEEP:
                             kept = time.monotonic()
                             remove_published(connection, slices=10)
                         if not taken:
-                            if self._once and not self._held:
-                                return
-                            self._stopping.wait(0.05 if self._once else BEAT if self._held else BEAT / 4)
+                            if self._once and not self._held and time.monotonic() > patience:
+                                raise RelayBusy(
+                                    f"expected relay {self.name} to publish what is there, found segments in the hands "
+                                    "of other processes that do not go on; look at them with onefold status"
+                                )
+                            self._stopping.wait(
+                                0.05 if self._once else self._beat if self._held else self._beat / 4
+                            )
             except PASSING as error:
                 log.warning("relay %s: %s; trying again", self.name, one_line(error))
                 self._stopping.wait(backoff.next())
+
+    def _reached(self, connection: psycopg.Connection[Any]) -> int:
+        """Return up to where everything is out, whoever has published it."""
+        row = connection.execute(statement("relay_reached"), (self.name,)).fetchone()
+        return 0 if row is None or row[0] is None else int(row[0])
 
     def _gather(self) -> bool:
         """Take note of segments that have ended; true if one of them has met what waiting does not mend."""
@@ -180,7 +211,7 @@ class Relay:
             if each.error is not None:
                 self.error = each.error
                 return True
-            if self._once:
+            if each.complete:
                 self._done.add(number)
         return False
 
@@ -192,7 +223,7 @@ class Relay:
         values = {
             "relay": self.name,
             "owner": self.owner,
-            "lease": LEASE,
+            "lease": self._lease,
             "segments": list(self._held),
             "tokens": [each.claim.token for each in self._held.values()],
         }
@@ -203,12 +234,12 @@ class Relay:
             elif each.going:
                 each.lose()
 
-    def _balance(
-        self, connection: psycopg.Connection[Any], count: int, wakeup: Wakeup, upto: int | None
-    ) -> bool:
+    def _balance(self, connection: psycopg.Connection[Any], wakeup: Wakeup, upto: int | None) -> bool:
         """Take a segment that is free, or give up one too many; true if one was taken."""
-        row = connection.execute(statement("relay_members"), (self.name, LEASE), prepare=True).fetchone()
-        allowed = share(count, 1 if row is None else row[0])
+        among = {"relay": self.name, "owner": self.owner, "lease": self._lease}
+        row = connection.execute(statement("relay_members"), among, prepare=True).fetchone()
+        assert row is not None
+        allowed = share(*row)
         if len(self._held) > allowed:
             self._held[max(self._held)].end()
             return False
@@ -217,7 +248,7 @@ class Relay:
         since = time.monotonic()
         # One that has let go of its lease may not have ended yet.
         apart = [*self._done, *self._held]
-        values = {"relay": self.name, "owner": self.owner, "lease": LEASE, "apart": apart}
+        values = {"relay": self.name, "owner": self.owner, "lease": self._lease, "apart": apart}
         found = connection.execute(statement("relay_claim"), values, prepare=True).fetchone()
         if found is None:
             return False
@@ -229,6 +260,7 @@ class Relay:
             self._publisher,
             wakeup,
             batch=self._batch,
+            lease=self._lease,
             since=since,
             upto=upto,
         )

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import psycopg
 from pydantic_core import to_json
 
-from ...domain.errors import OnefoldError
 from ...projections.relaying import Kept, Leaving, parted, refusals
 from ..backoff import Backoff
 from ..brokers.port import BrokerLost, Outgoing, Publisher
@@ -26,7 +25,7 @@ from .source import Source
 log = logging.getLogger("onefold.relay")
 
 LEASE = 10.0
-"""Seconds after which another process may take over a segment whose own has said nothing."""
+"""Seconds after which another process may take over a segment whose own has said nothing, unless it says otherwise."""
 
 LOOK = 0.5
 """Seconds between two looks at the messages that are held back."""
@@ -43,6 +42,7 @@ _MOVE = statement("relay_move")
 _HOLD = statement("relay_hold")
 _HELD = statement("relay_held")
 _HELD_KEYS = statement("relay_held_keys")
+_DISCARDED = statement("relay_discarded")
 _RESOLVE = statement("relay_resolve")
 _FENCE = statement("relay_fence")
 _POSITION = statement("relay_position")
@@ -71,20 +71,23 @@ class Segment:
         wakeup: Wakeup,
         *,
         batch: int,
+        lease: float,
         since: float,
         upto: int | None = None,
     ) -> None:
         self.claim = claim
         self.published = 0
         self.held = 0
-        self.error: OnefoldError | None = None
+        self.complete = False
+        self.error: Exception | None = None
         self._url = url
+        self._lease = lease
         self._source = source
         self._publisher = publisher
         self._wakeup = wakeup
         self._batch = batch
         self._upto = upto
-        self._until = since + LEASE
+        self._until = since + lease
         self._ending = threading.Event()
         self._at = claim.position
         self._thread = threading.Thread(
@@ -107,7 +110,7 @@ class Segment:
 
     def renewed(self, asked: float) -> None:
         """Tell it that its lease was prolonged by a question asked at this time (`time.monotonic`)."""
-        self._until = max(self._until, asked + LEASE)
+        self._until = max(self._until, asked + self._lease)
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait for its end; false if it is still at work after `timeout` seconds."""
@@ -141,7 +144,7 @@ class Segment:
                 log.warning(
                     "relay %s, segment %d: %s; trying again", claim.relay, claim.segment, one_line(error)
                 )
-            except OnefoldError as error:
+            except Exception as error:  # noqa: BLE001 - raised again by who waits for the relay
                 self.error = error
                 return
             if self.published > before:
@@ -159,6 +162,9 @@ class Segment:
     def _work(self, connection: psycopg.Connection[Any], publisher: Publisher) -> None:
         source = self._source(connection, self.claim)
         cursor = self._at
+        # Where the checkpoint was set back, what was given up since does not go out after all.
+        rows = connection.execute(_DISCARDED, (self.claim.relay, cursor)).fetchall()
+        discarded = {position for (position,) in rows}
         held: set[str] = set()
         looked = moved = 0.0
         pause = POLL_FIRST
@@ -171,8 +177,8 @@ class Segment:
                 looked = now
             page = source.read(cursor, self._batch)
             cursor = max(cursor, page.upto)
-            if page.messages:
-                held |= self._relay(connection, publisher, page.messages, held, page.upto)
+            if messages := [each for each in page.messages if each.position not in discarded]:
+                held |= self._relay(connection, publisher, messages, held, page.upto)
                 moved, pause = now, POLL_FIRST
                 continue
             done = self._upto is not None and cursor >= self._upto
@@ -180,7 +186,10 @@ class Segment:
                 self._move(connection, cursor, 0, [])
                 moved = now
             if done:
+                self.complete = True
                 return
+            if page.more:
+                continue
             seen, pause = self._wakeup.wait(seen, pause), min(2 * pause, POLL)
         if cursor > self._at:
             self._move(connection, cursor, 0, [])
@@ -222,7 +231,8 @@ class Segment:
             with connection.transaction():
                 self._fence(connection)
                 positions = [message.position for message in messages[:done]]
-                connection.execute(_RESOLVE, (claim.relay, claim.segment, positions))
+                out = {"relay": claim.relay, "segment": claim.segment, "positions": positions}
+                connection.execute(_RESOLVE, out)
                 self._hold(connection, kept)
             self.published += done
             self._tell(kept)
@@ -241,7 +251,7 @@ class Segment:
             "position": self._at,
             "upto": upto,
             "published": published,
-            "lease": LEASE,
+            "lease": self._lease,
         }
         with connection.transaction():
             if connection.execute(_MOVE, values, prepare=True).rowcount != 1:

@@ -13,18 +13,23 @@ from ...domain.event import Event
 from ...domain.registry import Registry
 from ...projections.publication import Publication
 from ...projections.relaying import Leaving
-from ..brokers.envelope import write
+from ..brokers.envelope import BadEnvelope, write
 from ..postgres.horizon import Horizon
 from ..postgres.outbox import slot_of
 from ..postgres.reader import LogReader
 from ..postgres.sql import statement
+from .errors import PublicationFailed
 
 
 class Page(NamedTuple):
-    """Messages of one segment; nothing that belongs between the last page and `upto` is missing or can still appear."""
+    """Messages of one segment; nothing that belongs between the last page and `upto` is missing or can still appear.
+
+    `more` is true where the next page is there already.
+    """
 
     messages: Sequence[Leaving]
     upto: int
+    more: bool = False
 
 
 class Source(Protocol):
@@ -55,7 +60,8 @@ class OutboxSource:
         with self._connection.cursor(row_factory=tuple_row) as cursor:
             rows = cursor.execute(self._page, values, prepare=True).fetchall()
         messages = [Leaving._make((*row[:5], bytes(row[5]), row[6])) for row in rows]
-        return Page(messages, messages[-1].position if len(messages) == limit else settled)
+        full = len(messages) == limit
+        return Page(messages, messages[-1].position if full else settled, full)
 
 
 class LogSource:
@@ -87,7 +93,7 @@ class LogSource:
         for record in page.records:
             if self._takes.get(record[7], True):
                 messages += self._made(self._reader.event(record), record[0], record[7])
-        return Page(messages, page.upto)
+        return Page(messages, page.upto, len(page.records) >= limit)
 
     def _made(self, event: Event, position: int, stored_as: str) -> list[Leaving]:
         if stored_as not in self._takes:
@@ -95,7 +101,10 @@ class LogSource:
         found: list[Leaving] = []
         known: Publication | None = None
         for publication in self._publications:
-            posting = publication.posting(event)
+            try:
+                posting = publication.posting(event)
+            except Exception as error:
+                raise PublicationFailed(publication, event, error) from error
             if posting is None:
                 continue
             if known is not None:
@@ -107,7 +116,10 @@ class LogSource:
             message, key = posting.message, posting.key
             if slot_of(message.id if key is None else key) % self._segments != self._segment:
                 continue
-            outgoing = write(message)
+            try:
+                outgoing = write(message)
+            except BadEnvelope as error:
+                raise PublicationFailed(publication, event, error) from error
             found.append(
                 Leaving(
                     position,

@@ -17,10 +17,10 @@ COUNTED = 100_000
 class RelayStatus:
     """A relay in one moment.
 
-    `waiting` counts the messages of its outbox that are not published yet, `waiting_seconds` is the age of the oldest;
-    both are None where it reads the log, whose lag is `behind`, in positions. `held` counts the messages that were
-    refused, `behind_held` those that wait behind them. `at_work` is the number of its segments with a lease, which
-    `processes` have.
+    `waiting` counts the messages of its outbox that are not published yet, None where it reads the log, whose lag is
+    `behind`, in positions. `waiting_seconds` is the age of the oldest, None without any. `held` counts the messages
+    that were refused, `behind_held` those that wait behind them. `at_work` is the number of its segments with a lease,
+    which `processes` have.
     """
 
     name: str
@@ -67,11 +67,12 @@ def relays_status(connection: psycopg.Connection[Any]) -> tuple[RelayStatus, ...
         age: float | None = None
         lag: int | None = None
         if source == "outbox":
-            row = connection.execute(statement("relay_lag"), {"relay": name, "bound": COUNTED}).fetchone()
+            values = {"relay": name, "channel": channel, "position": position, "bound": COUNTED}
+            row = connection.execute(statement("relay_lag"), values).fetchone()
             waiting, age = (0, None) if row is None else (row[0], row[1])
         else:
-            row = connection.execute("SELECT coalesce(max(position), 0) FROM onefold.events").fetchone()
-            lag = None if row is None else max(0, row[0] - position)
+            row = connection.execute(statement("relay_lag_of_log"), (position, position)).fetchone()
+            lag, age = (0, None) if row is None else (row[0], row[1])
         found.append(
             RelayStatus(
                 name=name,

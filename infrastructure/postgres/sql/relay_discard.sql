@@ -1,6 +1,6 @@
 WITH gone AS (
     UPDATE onefold.held_messages SET resolved_at = clock_timestamp(), resolution = 'discarded', resolved_by = %(who)s
-    WHERE id = %(id)s AND resolved_at IS NULL
+    WHERE id = %(id)s AND resolved_at IS NULL AND cause IS NOT NULL
     RETURNING relay, segment, key, position
 ), next AS (
     SELECT h.id FROM onefold.held_messages h JOIN gone g USING (relay, segment, key)

@@ -1,0 +1,1 @@
+SELECT min(position) FROM onefold.relays WHERE relay = %s

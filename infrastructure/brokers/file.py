@@ -301,6 +301,8 @@ def _path(parts: SplitResult) -> str:
 
 
 def _flaw(message: Outgoing) -> str | None:
+    if len(message.body) > LINE:
+        return f"expected a line of up to {LINE:,} bytes, as it can be read, found {len(message.body):,}"
     kind = message.headers.get("content-type", "none")
     if b"\n" not in message.body and kind.partition(";")[0].strip().lower() == STRUCTURED:
         return None

@@ -19,6 +19,7 @@ class KafkaBench(Bench):
     name = "kafka"
     expires = attempts = False
     patience = 15.0
+    refused = 1_100_000
 
     def prepare(self) -> None:
         wire = self.request.getfixturevalue("through_proxy")("kafka")
@@ -54,6 +55,7 @@ class MockKafkaBench(Bench):
     name = "mock-kafka"
     expires = attempts = networked = False
     patience = 15.0
+    refused = 1_100_000
 
     def prepare(self) -> None:
         self.servers = self.request.getfixturevalue("mock_kafka")

@@ -14,6 +14,7 @@ class RabbitBench(Bench):
 
     name = "rabbitmq"
     expires = False
+    refused = 2**24 + 1
     arguments: ClassVar[dict[str, Any]] = {}
     options: ClassVar[str] = ""
 

@@ -21,6 +21,7 @@ class SqsBench(Bench):
     patience = LEASE + 3.0
     # Moto's time for a receive grows with the messages that wait.
     many = 60
+    refused = 2**20 + 1
     suffix: ClassVar[str] = ""
     settings: ClassVar[dict[str, str]] = {}
 

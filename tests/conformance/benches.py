@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import pytest
 
-from onefold.infrastructure.brokers import Delivery, Outgoing, Subscription, publisher, subscribe
+from onefold.infrastructure.brokers import Delivery, Outgoing, Publisher, Subscription, publisher, subscribe
 from onefold.infrastructure.brokers.memory import MemoryBroker
 
 CONSUMER = "conformance"
@@ -62,6 +62,9 @@ class Bench:
     """How many messages are more than a few calls bring."""
     ahead: ClassVar[bool] = True
     """More of a key comes while something of it is held."""
+    refuses: ClassVar[bool] = True
+    """There are messages that are never taken: those of `refused` bytes."""
+    refused: ClassVar[int] = 0
 
     def __init__(self, request: pytest.FixtureRequest, folder: Path) -> None:
         self.request = request
@@ -107,11 +110,15 @@ class Bench:
 
     def publish(self, messages: Sequence[Outgoing]) -> None:
         """Publish by the adapter's own publisher."""
-        out = publisher(self.url)
+        out = self.publisher()
         try:
             out.publish(messages)
         finally:
             out.close()
+
+    def publisher(self) -> Publisher:
+        """Return the adapter's own publisher."""
+        return publisher(self.url)
 
     def subscribe(self, consumer: str = CONSUMER) -> Subscription:
         """Return a subscription, which is closed at the end of the test at the latest."""
@@ -124,7 +131,7 @@ class MemoryBench(Bench):
     """The broker of this process, with a short lease."""
 
     name = "memory"
-    shared = networked = misconfigurable = False
+    shared = networked = misconfigurable = refuses = False
 
     def prepare(self) -> None:
         self.broker = MemoryBroker(self.queue, lease=2.0)

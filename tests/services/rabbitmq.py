@@ -14,6 +14,7 @@ SETTINGS = """\
 listeners.tcp.default = 127.0.0.1:{port}
 vm_memory_high_watermark.absolute = 1GB
 disk_free_limit.absolute = 1MB
+max_message_size = 16777216
 """
 
 

@@ -25,7 +25,7 @@ from onefold.infrastructure.brokers import (
     publisher,
     subscribe,
 )
-from onefold.infrastructure.brokers.file import STRUCTURED
+from onefold.infrastructure.brokers.file import LINE, STRUCTURED
 
 
 def url(path: Path) -> str:
@@ -275,6 +275,15 @@ def test_what_a_file_cannot_carry_is_refused(tmp_path: Path, message: Outgoing) 
     assert list(refused) == [1]
     assert "write messages structured" in refused[1]
     assert path.read_bytes().count(b"\n") == 2
+
+
+def test_a_line_that_nobody_could_read_is_refused(tmp_path: Path) -> None:
+    large = event(1)
+    refused = publisher(url(tmp_path / "x.jsonl")).publish(
+        [Outgoing(large.body + b" " * LINE, large.headers), event(2)]
+    )
+    assert list(refused) == [0]
+    assert "67,108,864 bytes" in refused[0]
 
 
 def test_no_compressed_file_is_written(tmp_path: Path) -> None:

@@ -575,12 +575,12 @@ class TestPublishing:
     ) -> None:
         queue = declare()
         out = publisher(f"{rabbitmq_url}?queue={queue}")
-        large = Outgoing(bytes(2**27 + 1), {}, "k")
+        large = Outgoing(bytes(2**24 + 1), {}, "k")
         refused = out.publish(
             [Outgoing(b"1", {}, "k"), large, Outgoing(b"3", {}, "k"), Outgoing(b"4", {}, "l")]
         )
         assert list(refused) == [1]
-        assert "134,217,728" in refused[1]
+        assert "16,777,216" in refused[1]
         assert list(out.publish([large, Outgoing(b"5")])) == [0]
         out.close()
         taken = []

@@ -29,9 +29,10 @@ class Kept(NamedTuple):
     cause: str | None
 
 
-def share(segments: int, members: int) -> int:
-    """Return how many segments one of so many processes may hold: as many as all can have, rounded up."""
-    return -(-segments // max(members, 1))
+def share(segments: int, members: int, place: int) -> int:
+    """Return how many segments the process at a place may hold, from 0, among so many: none has two more than another."""
+    each, left = divmod(segments, max(members, 1))
+    return each + (place < left)
 
 
 def parted(page: Sequence[Leaving], held: Collection[str]) -> tuple[list[Leaving], list[Kept]]:

@@ -6,5 +6,6 @@ FROM unnest(
     %(headers)s::text[], %(causes)s::text[]
 ) AS given (position, key, keyed, id, type, body, headers, cause)
 ON CONFLICT (relay, position) DO UPDATE
-    SET cause = coalesce(excluded.cause, h.cause), attempts = h.attempts + excluded.attempts, asked_at = NULL
+    SET cause = coalesce(excluded.cause, h.cause), attempts = h.attempts + excluded.attempts,
+        asked_at = CASE WHEN excluded.cause IS NULL THEN h.asked_at END
     WHERE h.resolved_at IS NULL

@@ -21,6 +21,7 @@ NOTHING = {
     "skipped": [],
     "busy": False,
     "effects_removed": 0,
+    "outbox_removed": 0,
 }
 
 

@@ -73,10 +73,10 @@ class LogSubscription:
     """Delivers the events of a log by a position that is kept in the database, by the name of the consumer.
 
     The position is that before the first event that is not acknowledged, and nothing that commits late is skipped.
-    One worker of a consumer reads at a time, under a lease; the others stand by (`joined` is False). Only events of
-    `types`, stored names, are delivered, all without. A new consumer begins at the "start" of the log, or at its
-    "head": with the events that are committed from then on, and perhaps a few that were just before. With `once` it
-    has ended when it has come to the log's end.
+    One worker of a consumer reads at a time, under a lease; the others stand by (`joined` is False), and take over at
+    once when its session ends. Only events of `types`, stored names, are delivered, all without. A new consumer begins
+    at the "start" of the log, or at its "head": with the events that are committed from then on, and perhaps a few that
+    were just before. With `once` it has ended when it has come to the log's end.
     """
 
     lease: float | None = None
@@ -109,7 +109,7 @@ class LogSubscription:
         self._again: list[Entry] = []
         self._after = self._moved = 0
         self._token: int | None = None
-        self._at_end = self._closed = False
+        self._at_end = self._closed = self._alone = False
         self._claim_at = self._renew_at = self._move_at = 0.0
         with _losing():
             self.connection = connected(
@@ -194,6 +194,7 @@ class LogSubscription:
             if self._token is not None and not self.connection.broken:
                 self._move()
                 self.connection.execute(statement("process_log_release"), self._place())
+                self._token = None
         self.connection.close()
 
     def key_of(self, record: Record) -> tuple[bool, str | None]:
@@ -262,16 +263,27 @@ class LogSubscription:
             if now < self._claim_at:
                 return False
             self._claim_at = now + min(CLAIM, self._seconds / 4)
-            row = self.connection.execute(statement("process_log_claim"), self._place()).fetchone()
+            values = {**self._place(), "alone": self._is_alone()}
+            row = self.connection.execute(statement("process_log_claim"), values).fetchone()
             if row is None:
                 return False
             self._after = self._moved = row[0]
             self._token = row[1]
             self._renew_at = time.monotonic() + self._seconds / 3
             return True
-        if now > self._renew_at or (now > self._move_at and self._upto() > self._moved):
+        if now > self._renew_at:
+            self._is_alone()
+            self._move()
+        elif now > self._move_at and self._upto() > self._moved:
             self._move()
         return True
+
+    def _is_alone(self) -> bool:
+        """Tell whether every other worker that has read is gone; from then on they know that this one lives."""
+        if not self._alone:
+            row = self.connection.execute(statement("process_log_alone"), self._place()).fetchone()
+            self._alone = row is not None and bool(row[0])
+        return self._alone
 
     def _upto(self) -> int:
         # Entries are in the order of the log, and what is taken out leaves it so.

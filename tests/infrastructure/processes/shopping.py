@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from onefold import App, Money, Store, connect
+from onefold import AggregateNotFound, App, Money, Store, connect
 from onefold.domain.account import Account
 from onefold.domain.order import Order, OrderItem
 from onefold.infrastructure.announcing import announcer
@@ -70,6 +70,14 @@ class Shop:
         return consumption(
             self.store.url, process, announcer=announcer(self.store.app), once=True, batch=batch
         ).run()
+
+    def has_ended(self, key: str) -> bool:
+        """Tell whether an order is paid and confirmed, or cancelled and released, as `check_ended` says in detail."""
+        instance = self.store.repository(OrderPayment)
+        try:
+            return instance.get(key).status in ("paid", "released")
+        except AggregateNotFound:
+            return False
 
     def order(self, key: str) -> Order:
         return self.store.get(Order, key)

@@ -226,7 +226,7 @@ class Process:
             )
         self.name = name
         self.manager = manager
-        self.begin = begin
+        self.begin: Begin = begin
         self.log = log
         self.registry = registry
         self.reactions: dict[type[Event], tuple[str, Callable[[Any], str | None]]] = {}

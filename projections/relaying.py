@@ -30,7 +30,7 @@ class Kept(NamedTuple):
 
 
 def share(segments: int, members: int, place: int) -> int:
-    """Return how many segments the process at a place may hold, from 0, among so many: none has two more than another."""
+    """Return how many segments one of so many processes may hold, by its place among them, from 0: all, and evenly."""
     each, left = divmod(segments, max(members, 1))
     return each + (place < left)
 

@@ -16,7 +16,6 @@ from psycopg.rows import class_row
 from ...domain.errors import OnefoldError
 from ..postgres.sql import statement
 
-
 HIGHEST = 2**63 - 1
 
 

@@ -170,8 +170,9 @@ class Relay:
                         if self._gather():
                             return
                         if upto is not None and not self._held:
-                            before, reached = reached, self._reached(connection)
-                            if reached >= upto:
+                            before = reached
+                            count, reached, due = self._reached(connection)
+                            if len(self._done) == count or (reached >= upto and not due):
                                 return
                             if reached > before:
                                 patience = time.monotonic() + PATIENCE * self._lease
@@ -196,10 +197,11 @@ class Relay:
                 log.warning("relay %s: %s; trying again", self.name, one_line(error))
                 self._stopping.wait(backoff.next())
 
-    def _reached(self, connection: psycopg.Connection[Any]) -> int:
-        """Return up to where everything is out, whoever has published it."""
-        row = connection.execute(statement("relay_reached"), (self.name,)).fetchone()
-        return 0 if row is None or row[0] is None else int(row[0])
+    def _reached(self, connection: psycopg.Connection[Any]) -> tuple[int, int, bool]:
+        """Return the number of segments, up to where everything is out, and if another try of a held one is due."""
+        row = connection.execute(statement("relay_reached"), {"relay": self.name}).fetchone()
+        assert row is not None
+        return row[0], row[1], row[2]
 
     def _gather(self) -> bool:
         """Take note of segments that have ended; true if one of them has met what waiting does not mend."""
@@ -216,7 +218,9 @@ class Relay:
         return False
 
     def _renew(self, connection: psycopg.Connection[Any]) -> None:
-        connection.execute(statement("relay_member"), (self.name, self.owner), prepare=True)
+        if not any(each.lost for each in self._held.values()):
+            # Who cannot end what was taken from it does not count: others have its part until it can.
+            connection.execute(statement("relay_member"), (self.name, self.owner), prepare=True)
         if not self._held:
             return
         asked = time.monotonic()

@@ -108,6 +108,11 @@ class Segment:
         self._until = 0.0
         self.end()
 
+    @property
+    def lost(self) -> bool:
+        """Whether its lease is another's."""
+        return self._until == 0.0
+
     def renewed(self, asked: float) -> None:
         """Tell it that its lease was prolonged by a question asked at this time (`time.monotonic`)."""
         self._until = max(self._until, asked + self._lease)

@@ -110,7 +110,7 @@ class LogSource:
             if known is not None:
                 raise DeclarationError(
                     f"event {event.event_name} is published by {known!r} and by {publication!r}; from "
-                    " the log each event goes out once: give one of them another channel"
+                    "the log each event goes out once: give one of them another channel"
                 )
             known = publication
             message, key = posting.message, posting.key

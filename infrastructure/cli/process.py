@@ -47,6 +47,9 @@ def process(
             metavar="PROCESSES", help="Process managers to run; all of the application when left out."
         ),
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Run all of the application, as without names.")
+    ] = False,
     once: Annotated[
         bool, typer.Option("--once", help="End at the log's present end, when no timeout is due.")
     ] = False,
@@ -89,6 +92,8 @@ def process(
     """
     application = load_app(app)
     chosen = [application.process(name) for name in dict.fromkeys(names or ())] or list(application.processes)
+    if every and names:
+        raise WrongUse(f"expected either --all or names, found --all and {', '.join(names)}; leave one out")
     if not chosen:
         raise WrongUse(f"application {app} has no process managers to run")
     console, debug = aside(), bool(context.obj)

@@ -50,7 +50,7 @@ def test_it_runs_all_process_managers_or_those_that_are_named(onefold: Onefold, 
 def test_it_runs_until_it_is_told_to_stop(start: Commands, shop: Store) -> None:
     running = start("process", *SHOP)
     place(shop, "1")
-    until(lambda: shop.get(Account, "ana").held == 40, "the money is held")
+    until(lambda: shop.get(Account, "ana").held == 40)
     assert running.end().code == 0
 
 

@@ -95,6 +95,7 @@ def examine(connection: psycopg.Connection[Any], app: App, *, embedded: bool = F
         "ledgers": lambda: _ledgers(connection),
         "projections": lambda: _projections(looked()),
         "consumers": lambda: _consumers(looked()),
+        "relays": lambda: _relays(looked()),
     }
     for name, check in checks.items():
         found += _guarded(name, check)
@@ -397,3 +398,43 @@ def _consumers(state: Status) -> Iterator[Finding]:
             )
     if sound:
         yield Finding("consumers", Severity.FINE, f"{len(state.consumers)} have nothing in their way")
+
+
+def _relays(state: Status) -> Iterator[Finding]:
+    sound = True
+    for each in state.relays:
+        if each.held:
+            sound = False
+            yield Finding(
+                "relays",
+                Severity.PROBLEM,
+                f"{each.name}: the broker has refused {each.held:,} messages, and {each.behind_held:,} wait behind "
+                "them in their keys",
+                "see `onefold dead-letters list`, then retry or discard them",
+            )
+        waiting = (each.behind if each.waiting is None else each.waiting) or 0
+        if waiting and not each.processes:
+            sound = False
+            what = "positions of the log" if each.waiting is None else "messages"
+            age = "" if each.waiting_seconds is None else f", the oldest for {each.waiting_seconds:.0f} s"
+            yield Finding(
+                "relays",
+                Severity.PROBLEM if (each.waiting_seconds or 0.0) > BEHIND else Severity.WARNING,
+                f"{each.name} has {'at least ' if each.bounded else ''}{waiting:,} {what} to publish{age}, and no "
+                "process of it is at work",
+                f"run `onefold relay {each.channel} --to URL{_named(each.name, each.channel)}`",
+            )
+    for channel, number in state.orphans:
+        sound = False
+        yield Finding(
+            "relays",
+            Severity.WARNING,
+            f"channel {channel} has {number:,} messages in the outbox, and no relay: they are kept for ever",
+            f"run `onefold relay {channel} --to URL`, or take the publication out of the application",
+        )
+    if sound:
+        yield Finding("relays", Severity.FINE, f"{len(state.relays)} have nothing in their way")
+
+
+def _named(name: str, channel: str) -> str:
+    return "" if name == channel else f" --name {name}"

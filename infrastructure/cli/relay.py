@@ -15,6 +15,7 @@ import psycopg
 import typer
 from rich.console import RenderableType
 
+from ...domain.errors import DeclarationError
 from ...projections.app import App
 from ...projections.retention import duration
 from ..brokers.options import shown
@@ -119,8 +120,8 @@ def relay(
         )
     console, debug = aside(), bool(context.obj)
     with log_shown(console, debug=debug), writable() as url, stopping() as request:
-        run = _Run(
-            Relay(
+        try:
+            made = Relay(
                 url,
                 chosen,
                 to,
@@ -132,7 +133,9 @@ def relay(
                 at_head=from_head,
                 once=once,
             )
-        )
+        except DeclarationError as error:
+            raise WrongUse(str(error)) from error
+        run = _Run(made)
         with _metrics(metrics_host, metrics_port, url):
             # What is loaded by now stays: the collector need not look at it again.
             gc.freeze()

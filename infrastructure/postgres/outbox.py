@@ -59,7 +59,7 @@ def write(connection: psycopg.Connection[Any], postings: Sequence[Posting]) -> N
     """Write messages to the outbox, in the transaction that the caller has open on the connection.
 
     Relays publish the messages of one key in the order in which they were written. Where two transactions write
-    messages of one key at the same time that are not numbered, the order is that of their commits.
+    messages of one key at the same time that are not numbered, the order is that in which they came to write.
     Raises `NoTransaction`, `BadPosting`, and `BadEnvelope` for what cannot travel as a CloudEvent.
     """
     global _last_wake

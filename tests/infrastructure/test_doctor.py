@@ -18,7 +18,10 @@ from onefold.domain.money import Money
 from onefold.infrastructure import doctor
 from onefold.infrastructure.connection import connected
 from onefold.infrastructure.doctor import Finding, Severity, clocks, examine
+from onefold.infrastructure.postgres import outbox
 from onefold.infrastructure.store import connect
+from onefold.projections.message import Message
+from onefold.projections.publication import Posting
 from onefold.projections.shop import app as shop
 from onefold.testing import delivered
 
@@ -52,6 +55,7 @@ def test_a_fresh_database_is_sound(patient: Connection) -> None:
         "indexes",
         "ledgers",
         "consumers",
+        "relays",
     ):
         assert check in checks
 
@@ -262,6 +266,40 @@ def test_dead_letters_and_parked_messages_are_told(database_url: str, patient: C
 
 def _nothing(message: Any, tx: Any) -> None:
     """Have no effect."""
+
+
+def test_refused_messages_and_those_that_nobody_publishes_are_told(
+    database_url: str, patient: Connection
+) -> None:
+    from onefold.infrastructure.brokers.memory import MemoryBroker
+    from onefold.infrastructure.relaying.relay import Relay
+
+    def post(key: str, channel: str, text: str = "") -> None:
+        with patient.transaction():
+            outbox.write(patient, [Posting(channel, Message(text + key, "/test", "said", {}), key)])
+
+    MemoryBroker("doctor", largest=200)
+    relay = Relay(database_url, "news", "memory://doctor", name="second", once=True)
+    for key, text in (("a", "x" * 200), ("a", ""), ("b", "")):
+        post(key, "news", text)
+    relay.run()
+    (found,) = of(patient, "relays")
+    assert (found.severity, found.found) == (
+        PROBLEM, "second: the broker has refused 1 messages, and 1 wait behind them in their keys",
+    )  # fmt: skip
+    patient.execute("UPDATE onefold.held_messages SET resolution = 'discarded', resolved_at = now()")
+    (found,) = of(patient, "relays")
+    assert (found.severity, found.found) == (FINE, "1 have nothing in their way")
+
+    post("b", "news", "y")
+    post("b", "unread")
+    idle, unread = of(patient, "relays")
+    assert (idle.severity, unread.severity) == (WARNING, WARNING)
+    assert (
+        "second has 1 messages to publish, the oldest for 0 s, and no process of it is at work" in idle.found
+    )
+    assert idle.advice == "run `onefold relay news --to URL --name second`"
+    assert "channel unread has 1 messages in the outbox, and no relay" in unread.found
 
 
 def test_what_cannot_be_examined_is_a_finding_and_the_rest_goes_on(

@@ -13,7 +13,9 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
-from onefold.infrastructure.store import Store
+from onefold import App, publish
+from onefold.domain.account import Account
+from onefold.infrastructure.store import Store, connect
 
 from .conftest import Commands, Onefold, deposits
 
@@ -98,3 +100,24 @@ def test_a_part_that_is_configured_wrongly_ends_it_with_wrong_use(start: Command
     assert said.code == 2
     assert "projections cannot work as it is configured, all are stopped" in said.err
     assert "nonsense" in said.err
+
+
+def test_a_relay_is_part_of_the_tree(start: Commands, tmp_path: Path, database_url: str) -> None:
+    (tmp_path / "telling.py").write_text(
+        "import onefold\nfrom onefold.domain.account import Account\n"
+        'app = onefold.App(aggregates=[Account], publications=[onefold.publish(Account, to="accounts")])\n'
+    )
+    (tmp_path / "onefold.toml").write_text(
+        'app = "telling:app"\ngrace = 20\n[[relay]]\nchannel = "accounts"\nto = "file:out.jsonl"\nprocesses = 2\n'
+    )
+    publications = [publish(Account, to="accounts")]
+    command = start("up", cwd=tmp_path)
+    with connect(App(aggregates=[Account], publications=publications), database_url) as selling:
+        deposits(selling, "7", 5, 6)
+        events = selling.log.load(Account.stream_of("7"))
+        out = tmp_path / "out.jsonl"
+        until(lambda: out.exists() and out.read_text().count("\n") == 3)
+    said = command.end()
+    assert said.code == 0
+    found = [json.loads(line)["id"] for line in out.read_text().splitlines()]
+    assert found == [str(event.meta.event_id) for event in events]

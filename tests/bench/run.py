@@ -21,14 +21,14 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench import append, consuming, ledger, load, projecting, rebuild, sealing, wakeup
+from bench import append, consuming, ledger, load, projecting, rebuild, relaying, sealing, wakeup
 from bench.measure import Case
 from bench.peer import Peer
 from onefold.infrastructure.embedded import EmbeddedServer
 from onefold.infrastructure.postgres.migrate import migrate
 
 RESULTS = Path(__file__).parents[2] / ".bench" / "results.json"
-GROUPS = ("append", "load", "projection", "rebuild", "consume", "wakeup", "ledger", "seal", "memory")
+GROUPS = ("append", "load", "projection", "rebuild", "consume", "wakeup", "ledger", "relay", "seal", "memory")
 
 
 @contextmanager
@@ -116,6 +116,9 @@ def main() -> None:
                 filled = ledger.fill(url, arguments.keys)
             with ledger.cases(url, filled) as cases:
                 run(console, cases, arguments.rounds, results)
+        if "relay" in chosen:
+            with relaying.cases(url) as cases:
+                run(console, cases, arguments.rounds, results)
         if "seal" in chosen:
             run(console, sealing.cases(url, verified=arguments.sealed), arguments.rounds, results)
         if "memory" in chosen:
@@ -186,6 +189,7 @@ def report(console: Console, results: dict[str, Any]) -> None:
                     other,
                     f"{ratio[other]:.2f}" if other in ratio else "",
                 )
+        if median.keys().isdisjoint(("eventsourcing", "limit")):
             continue
         table.add_row(
             name,

@@ -6,7 +6,8 @@ import ipaddress
 import os
 import smtplib
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from email.message import EmailMessage
@@ -91,7 +92,7 @@ class Server:
         """
         context = ssl.create_default_context()
         try:
-            with self._connected(timeout, context) as client:
+            with self._connection(timeout, context) as client:
                 self._secure(client, context)
                 refused = client.send_message(message)
         except smtplib.SMTPRecipientsRefused as error:
@@ -108,10 +109,19 @@ class Server:
         if refused:
             raise MailRefused(_words("a part of the recipients, the others have it,", refused))
 
-    def _connected(self, timeout: float, context: ssl.SSLContext) -> smtplib.SMTP:
+    @contextmanager
+    def _connection(self, timeout: float, context: ssl.SSLContext) -> Iterator[smtplib.SMTP]:
         if self.tls:
-            return smtplib.SMTP_SSL(self.host, self.port, timeout=timeout, context=context)
-        return smtplib.SMTP(self.host, self.port, timeout=timeout)
+            client: smtplib.SMTP = smtplib.SMTP_SSL(self.host, self.port, timeout=timeout, context=context)
+        else:
+            client = smtplib.SMTP(self.host, self.port, timeout=timeout)
+        try:
+            yield client
+        finally:
+            # What the server says at the end changes nothing about the mail, which it has taken or not.
+            with suppress(smtplib.SMTPException, OSError):
+                client.quit()
+            client.close()
 
     def _secure(self, client: smtplib.SMTP, context: ssl.SSLContext) -> None:
         client.ehlo()

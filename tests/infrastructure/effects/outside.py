@@ -119,6 +119,9 @@ class Mails:
                 mails.between()
                 return mails.refuse.get("DATA", "250 OK")
 
+            async def handle_QUIT(self, server: SMTP, session: Session, envelope: Envelope) -> str:
+                return mails.refuse.get("QUIT", "221 Bye")
+
         self._controller = Controller(Handler(), hostname="127.0.0.1", port=_free_port())
         self._controller.start()
         self.url = f"smtp://127.0.0.1:{self._controller.port}?from=shop@example.com"

@@ -88,6 +88,16 @@ def test_what_is_refused_for_now_may_be_tried_again(mails: Mails, where: str) ->
         call.mail(to="ana@example.org", subject="One", text="1")
 
 
+@pytest.mark.parametrize("farewell", ["421 too many connections", "500 unknown"])
+def test_what_a_server_says_at_the_end_sends_no_second_copy(mails: Mails, farewell: str) -> None:
+    mails.refuse = {"QUIT": farewell}
+    with calling() as call:
+        assert call.mail(to="ana@example.org", subject="One", text="1") == f"<{KEY}@example.com>"
+    mails.refuse["DATA"] = "552 too large"
+    with calling() as call, pytest.raises(MailRefused, match="552 too large"):
+        call.mail(to="ana@example.org", subject="Two", text="2")
+
+
 def test_a_mail_that_reached_some_says_who_has_it_not(mails: Mails) -> None:
     mails.refuse = {"bo@example.org": "550 no such user"}
     with calling() as call, pytest.raises(MailRefused, match=r"the others have it.*bo@example\.org"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any
 
 from ..brokers.port import MissingExtra
@@ -22,6 +23,10 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 """Methods that change nothing (RFC 9110, 9.2.1), and so need no key."""
 
 
+# As httpx draws it.
+_BOUNDARY = re.compile("multipart/form-data; boundary=([0-9a-f]{32})")
+
+
 class Stamp:
     """Gives the requests of one call their key.
 
@@ -34,8 +39,8 @@ class Stamp:
         self._hold = hold
         self._first: bytes | None = None
 
-    def put(self, request: httpx.Request, content: bytes) -> None:
-        """Prepare a request; raises `SecondRequest` and `LeaseLost`."""
+    def put(self, request: httpx.Request, content: bytes) -> httpx.Request:
+        """Prepare a request, and return it as it is to be sent; raises `SecondRequest` and `LeaseLost`."""
         if not self._hold.lasts:
             raise LeaseLost(self._effect, self._key)
         timeout: dict[str, Any] = request.extensions.get("timeout", {})
@@ -44,7 +49,8 @@ class Stamp:
             for name in ("connect", "read", "write", "pool")
         }
         if request.method in SAFE or HEADER in request.headers:
-            return
+            return request
+        request, content = _settled(request, content)
         mark = hashlib.blake2b(f"{request.method} {request.url}\n".encode() + content).digest()
         if self._first is None:
             self._first = mark
@@ -52,6 +58,7 @@ class Stamp:
             raise SecondRequest(self._effect, "request that changes something")
         # A string of RFC 9651, as draft-ietf-httpapi-idempotency-key-header asks.
         request.headers[HEADER] = f'"{self._key}"'
+        return request
 
 
 class _Elsewhere(httpx.BaseTransport, httpx.AsyncBaseTransport):
@@ -74,7 +81,7 @@ class Client(httpx.Client):
         auth: Any = httpx.USE_CLIENT_DEFAULT,
         follow_redirects: Any = httpx.USE_CLIENT_DEFAULT,
     ) -> httpx.Response:
-        self._stamp.put(request, request.read())
+        request = self._stamp.put(request, request.read())
         shared = self._shared
         shared.cookies = self.cookies
         shared.event_hooks = self.event_hooks
@@ -106,7 +113,7 @@ class AsyncClient(httpx.AsyncClient):
         auth: Any = httpx.USE_CLIENT_DEFAULT,
         follow_redirects: Any = httpx.USE_CLIENT_DEFAULT,
     ) -> httpx.Response:
-        self._stamp.put(request, await request.aread())
+        request = self._stamp.put(request, await request.aread())
         shared = self._shared
         shared.cookies = self.cookies
         shared.event_hooks = self.event_hooks
@@ -120,6 +127,28 @@ class AsyncClient(httpx.AsyncClient):
         )
         self.cookies = shared.cookies
         return response
+
+
+def _settled(request: httpx.Request, content: bytes) -> tuple[httpx.Request, bytes]:
+    """Return a request and its content, a form of files with a boundary that its content gives, not chance."""
+    kind = request.headers.get("Content-Type", "")
+    found = _BOUNDARY.fullmatch(kind)
+    if found is None:
+        return request, content
+    drawn = found[1]
+    # Nothing that is in the form can hold a digest of all of it.
+    settled = hashlib.blake2b(content.replace(drawn.encode(), b""), digest_size=len(drawn) // 2).hexdigest()
+    content = content.replace(drawn.encode(), settled.encode())
+    headers = request.headers.copy()
+    headers["Content-Type"] = kind.replace(drawn, settled)
+    headers["Content-Length"] = str(len(content))
+    headers.pop("Transfer-Encoding", None)
+    return (
+        httpx.Request(
+            request.method, request.url, headers=headers, content=content, extensions=request.extensions
+        ),
+        content,
+    )
 
 
 def pool() -> httpx.Client:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import email
 import time
 
 import http_sf
@@ -43,6 +44,27 @@ def test_the_same_request_may_be_made_again_in_a_call_and_another_may_not(paymen
         with pytest.raises(SecondRequest):
             call.http.put(f"{payments.url}/charges", json={"amount": 5})
     assert payments.requests == {f'"{KEY}"': 2}
+
+
+def test_a_form_with_files_is_the_same_with_every_try(payments: Payments) -> None:
+    def send(text: bytes, where: str = "charges") -> httpx.Response:
+        return call.http.post(
+            f"{payments.url}/{where}", data={"note": "ä"}, files={"invoice": ("a.txt", text)}
+        )
+
+    for _ in range(2):
+        with calling() as call:
+            for _ in range(2):
+                assert send(b"24.90").status_code == 201
+            with pytest.raises(SecondRequest):
+                send(b"24.91")
+    assert payments.requests == {f'"{KEY}"': 4}
+    with calling() as call:
+        sent = call.step("other").http.post(f"{payments.url}/charges", files={"invoice": b"24.91"}).request
+    kind = sent.headers["Content-Type"]
+    parsed = email.message_from_bytes(f"Content-Type: {kind}\r\n\r\n".encode() + sent.read())
+    assert [part.get_payload() for part in parsed.get_payload()] == ["24.91"]
+    assert kind.encode() not in [headers["Content-Type"].encode() for _, _, headers, _ in payments.seen[:4]]
 
 
 def test_a_step_has_a_key_of_its_own_that_is_stable_too(payments: Payments) -> None:

@@ -26,6 +26,14 @@ def test_a_file_is_written_whole_and_nothing_else(tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["other.bin", "receipt.txt"]
 
 
+def test_a_name_may_be_as_long_as_the_system_takes(tmp_path: Path) -> None:
+    names = ["a" * 255, "ö" * 127, "b" * 200]
+    with calling() as call:
+        for name in names:
+            call.write(tmp_path / name, name)
+    assert {each.name: each.read_text() for each in tmp_path.iterdir()} == {name: name for name in names}
+
+
 def test_it_is_synced_before_it_is_renamed_and_its_folder_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -304,7 +304,11 @@ def reconciled(effect: Effect, answer: object) -> Done | Run | Dead:
 
 def cause_of(error: BaseException) -> str:
     """Return the type and the text of an error, at most 2,000 letters, as a database can hold it."""
-    text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    try:
+        said = str(error)
+    except Exception as second:  # noqa: BLE001 - one that cannot be shown is a cause all the same
+        said = f"its text cannot be made ({type(second).__name__})"
+    text = f"{type(error).__name__}: {said}".removesuffix(": ")
     clean = text.replace("\x00", "\\x00").encode(errors="backslashreplace").decode()
     return clean if len(clean) <= 2_000 else f"{clean[:1_997]}..."
 

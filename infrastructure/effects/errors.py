@@ -6,12 +6,12 @@ from ...domain.errors import OnefoldError
 
 
 class LeaseLost(OnefoldError):
-    """A call went on after its lease had ended, when another runner may be at the same."""
+    """A call went on after it was done, or after its lease had ended, when another runner may be at the same."""
 
     def __init__(self, effect: str, key: str) -> None:
         super().__init__(
-            f"effect {effect}: expected the call of key {key!r} to hold its lease, found that it has ended; another "
-            "runner makes the call with the same key, so nothing more is sent here"
+            f"effect {effect}: expected the call of key {key!r} to hold its lease, found that it has ended; nothing "
+            "more is sent here: what a function starts must end with it, and another runner may have the call by now"
         )
 
 

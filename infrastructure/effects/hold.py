@@ -22,5 +22,5 @@ class Hold:
         self._until = since + self.lease
 
     def end(self) -> None:
-        """Note that the task is another's."""
+        """Note that the call is over here: it was made, or the task is another's."""
         self._until = float("-inf")

@@ -47,6 +47,8 @@ class Keeper:
         try:
             yield hold
         finally:
+            # What the function has left running sends nothing any more.
+            hold.end()
             with self._lock:
                 del self._held[task.id]
 
@@ -66,7 +68,7 @@ class Keeper:
             try:
                 for task, hold in held:
                     self._renew(task, hold)
-            except psycopg.OperationalError as error:
+            except psycopg.Error as error:
                 log.warning("leases of effects are not renewed: %s", one_line(error))
                 self._let_go()
         self._let_go()

@@ -15,7 +15,7 @@ from psycopg.rows import class_row
 
 from ...domain.errors import UnstorableValue
 from ...domain.event import EventMeta
-from ...projections.effect import Dead, Effect
+from ...projections.effect import Dead, Effect, cause_of
 from ..postgres.sql import statement
 from .value import as_json
 
@@ -123,8 +123,9 @@ def kept_result(effect: str, result: Any) -> tuple[str | None, str | None]:
         return None, None
     try:
         text = as_json(f"effect {effect}", "result", result)
-    except UnstorableValue as error:
-        return None, f"the result was not kept: {error}"
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with it, the call is not made again
+        why = str(error) if isinstance(error, UnstorableValue) else cause_of(error)
+        return None, f"the result was not kept: {why}"
     if (size := len(text.encode())) > LARGEST_RESULT:
         return (
             None,

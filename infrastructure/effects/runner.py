@@ -113,7 +113,7 @@ class EffectRunner:
     def _run(self, number: int) -> None:
         try:
             self._keep_on(number)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - told to who waits
+        except BaseException as error:  # noqa: BLE001 - told to who waits
             self.error = self.error or error
             self.stop()
 

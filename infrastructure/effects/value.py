@@ -21,8 +21,10 @@ def as_json(owner: str, name: str, value: Any) -> str:
     try:
         plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
         text = to_json(plain, inf_nan_mode="constants").decode()
+        # Python reads no number of more than 4300 digits.
+        found = json.loads(text, parse_float=Decimal)
     except (PydanticSerializationError, ValueError) as error:
         raise UnstorableValue(owner, name, f"cannot be written as JSON ({error})") from error
-    for path, reason in _flaws(name, json.loads(text, parse_float=Decimal)):
+    for path, reason in _flaws(name, found):
         raise UnstorableValue(owner, path, reason)
     return text

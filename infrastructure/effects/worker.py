@@ -98,7 +98,7 @@ class Worker:
                     step = Done(self._called(effect, effect.function, task, place))
                 finally:
                     self._observed.tried(effect.name, time.perf_counter() - began)
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
+        except BaseException as error:
             log.debug("effect %s: key %s failed", effect.name, task.key, exc_info=True)
             return _Said(effect, task, after(effect, task.attempts, error), cause_of(error))
         return _Said(effect, task, step)

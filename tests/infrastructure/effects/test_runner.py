@@ -7,20 +7,39 @@ import logging
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg import Connection
+from psycopg.conninfo import conninfo_to_dict
+from pydantic import BaseModel
 
 from onefold import Again, AsyncCall, Call, Done, Effect, Rejected, Retry, perform
 from onefold.infrastructure.connection import connected
+from onefold.infrastructure.effects.errors import LeaseLost
 from onefold.infrastructure.effects.maintenance import remove_old
+from onefold.infrastructure.effects.queue import Queue, renew
 from onefold.infrastructure.effects.runner import EffectRunner
 
 from .shipping import execute, rows, run
 
 SOON = Retry(attempts=3, first=0.01, longest=0.02)
 STATE = "attempts, due_at IS NOT NULL, done_at IS NOT NULL, outcome, error"
+
+
+class Odd(BaseModel):
+    def model_dump(self, **_: Any) -> dict[str, Any]:
+        raise LookupError("its attributes are a secret")
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise LookupError("no words")
+
+
+class Panic(BaseException): ...
 
 
 def ask(url: str, name: str = "tell", **data: Any) -> str:
@@ -72,6 +91,31 @@ def test_a_call_that_fails_for_good_is_a_dead_letter(database_url: str) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (Speechless(), "Speechless: its text cannot be made (LookupError)"),
+        (Panic("all of it"), "Panic: all of it"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (BaseExceptionGroup("two", [Panic("one")]), "BaseExceptionGroup: two (1 sub-exception)"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
+def test_whatever_a_function_raises_is_a_failure_of_its_call(
+    database_url: str, error: BaseException, cause: str, is_async: bool
+) -> None:
+    def fail(data: Any, call: Call) -> None:
+        raise error
+
+    async def fail_later(data: Any, call: AsyncCall) -> None:
+        raise error
+
+    ask(database_url)
+    until_idle(database_url, Effect("tell", fail_later if is_async else fail, retry=SOON))
+    assert rows(database_url, STATE) == [(3, False, False, "dead_lettered", cause)]
+
+
 def test_an_async_function_is_awaited(database_url: str) -> None:
     async def tell(data: Any, call: AsyncCall) -> dict[str, Any]:
         await asyncio.sleep(0.001)
@@ -90,8 +134,10 @@ def test_an_async_function_is_awaited(database_url: str) -> None:
         (object(), "cannot be written as JSON"),
         ("\x00", "NUL"),
         (float("nan"), "is nan"),
+        (10**5_000, "digits"),
+        (Odd(), "its attributes are a secret"),
     ],
-    ids=["long", "object", "nul", "nan"],
+    ids=["long", "object", "nul", "nan", "digits", "model"],
 )
 def test_a_result_that_cannot_be_kept_does_not_make_the_call_again(
     database_url: str, result: Any, why: str
@@ -121,6 +167,52 @@ def test_a_lease_is_renewed_while_the_call_lasts(database_url: str) -> None:
     assert all(runner.join(5) for runner in runners)
     assert calls == [1]
     assert rows(database_url, STATE) == [(1, False, True, None, None)]
+
+
+def test_a_lease_is_renewed_again_after_a_time_in_which_the_server_refused(database_url: str) -> None:
+    calls: list[int] = []
+    name = conninfo_to_dict(database_url)["dbname"]
+
+    def slow(data: Any, call: Call) -> None:
+        calls.append(call.attempt)
+        execute(database_url, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        time.sleep(0.9)
+        execute(database_url, f"SET transaction_read_only = off; ALTER DATABASE {name} RESET ALL")
+        time.sleep(2.0)
+
+    ask(database_url)
+    effect = Effect("tell", slow, lease=1.5)
+    runners = [EffectRunner(database_url, [effect], workers=1) for _ in range(2)]
+    for runner in runners:
+        runner.start()
+    time.sleep(3.5)
+    for runner in runners:
+        runner.stop()
+    assert all(runner.join(5) for runner in runners)
+    assert calls == [1]
+
+
+def test_a_try_that_has_ended_has_no_lease_to_renew(connection: Connection, database_url: str) -> None:
+    ask(database_url)
+    queue = Queue(connection, [Effect("tell", lambda data, call: None)], "one")
+    task = queue.claim()
+    assert task is not None
+    assert renew(connection, task, 5.0)
+    assert queue.wait(task, 100.0, "busy")
+    assert not renew(connection, task, 5.0)
+    due = queue.next()
+    assert due is not None
+    assert 90 < due < 101
+
+
+def test_what_a_function_leaves_running_sends_nothing_after_the_call(
+    database_url: str, tmp_path: Path
+) -> None:
+    kept: list[Call] = []
+    ask(database_url)
+    assert run(database_url, Effect("tell", lambda data, call: kept.append(call))) == {"tell": {"done": 1}}
+    with pytest.raises(LeaseLost, match="what a function starts must end with it"):
+        kept[0].write(tmp_path / "late.txt", "late")
 
 
 def test_a_runner_that_was_gone_too_long_is_not_heard(

@@ -217,7 +217,10 @@ def test_a_function_may_take_longer_than_a_lease(
     running = consume(ledgered("any", effect), batch=5, messages=10)
     until(lambda: sum(balances(connection).values()) == 30, 30)
     running.stop()
-    assert outcomes(connection) == {"applied": 30}
+    found = outcomes(connection)
+    # Where the broker keeps no order, some wait for those before them.
+    found.pop("parked", None)
+    assert found == {"applied": 30}
     assert running.consumption.intake.lost == 0
 
 

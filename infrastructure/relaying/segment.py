@@ -234,7 +234,7 @@ class Segment:
             kept = refusals(messages, _publish(publisher, messages))
             done = len(messages) - len(kept)
             with connection.transaction():
-                self._fence(connection)
+                self._fence(connection, done)
                 positions = [message.position for message in messages[:done]]
                 out = {"relay": claim.relay, "segment": claim.segment, "positions": positions}
                 connection.execute(_RESOLVE, out)
@@ -287,9 +287,10 @@ class Segment:
         )
         self.held += len(kept)
 
-    def _fence(self, connection: psycopg.Connection[Any]) -> None:
+    def _fence(self, connection: psycopg.Connection[Any], published: int) -> None:
         claim = self.claim
-        if connection.execute(_FENCE, (claim.relay, claim.segment, claim.token)).rowcount != 1:
+        values = (published, claim.relay, claim.segment, claim.token)
+        if connection.execute(_FENCE, values).rowcount != 1:
             raise RelayFenced(claim.relay, claim.segment)
 
     def _require_lease(self, now: float) -> None:

@@ -1,1 +1,1 @@
-SELECT FROM onefold.relays WHERE relay = %s AND segment = %s AND token = %s FOR NO KEY UPDATE
+UPDATE onefold.relays SET published = published + %s WHERE relay = %s AND segment = %s AND token = %s

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, Literal
 from urllib.parse import SplitResult, unquote
 
@@ -54,6 +55,9 @@ MOVE: Final = 0.05
 
 CLAIM: Final = 0.5
 """Seconds between two tries of a worker that stands by."""
+
+SETTLING: Final = 10.0
+"""Seconds for which a new consumer waits for appends of which it cannot tell since when they are under way."""
 
 PATIENCE: Final = 3 * LEASE
 """Seconds for which a worker that is to end by itself waits for another one's hold to end."""
@@ -236,16 +240,31 @@ class LogSubscription:
             "SELECT FROM onefold.log_subscriptions WHERE consumer = %s AND log = %s", (self.name, self.log)
         ).fetchone()
         if known is None:
-            # In this order: the clock, then the log.
-            row = connection.execute(
-                statement("process_log_clock"), (table.as_string(connection),)
-            ).fetchone()
-            assert row is not None
             values = {
-                "consumer": self.name, "log": self.log, "head": begin == "head", "since": row[0],
-            }  # fmt: skip
+                "consumer": self.name,
+                "log": self.log,
+                "head": begin == "head",
+                "since": self._settled_since(table.as_string(connection)) if begin == "head" else None,
+            }
             connection.execute(statement("process_log_begin", log=table), values)
         connection.execute(SQL("LISTEN {}").format(Identifier(channel_of(self.log))))
+
+    def _settled_since(self, table: str) -> datetime:
+        """Return an instant before which nothing was recorded that is not committed, or given up, by now."""
+        rows = self.connection.execute(statement("process_log_clock"), (table,)).fetchall()
+        since: datetime = min(each for clock, _, begun in rows for each in (clock, begun) if each is not None)
+        unknown = {holder for _, holder, begun in rows if holder is not None and begun is None}
+        until = time.monotonic() + SETTLING
+        while unknown:
+            time.sleep(0.02)
+            found = self.connection.execute(statement("process_log_clock"), (table,)).fetchall()
+            unknown &= {holder for _, holder, _ in found}
+            if unknown and time.monotonic() > until:
+                raise BrokerLost(
+                    f"expected the appends to log {self.log} that were under way to end, found one that goes on for "
+                    f"more than {SETTLING:.0f} s; end it, or wait for it"
+                )
+        return since
 
     def _place(self) -> dict[str, Any]:
         return {

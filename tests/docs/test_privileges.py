@@ -1,4 +1,4 @@
-"""The roles of the pages on operation and consumers can do what these say, and no more."""
+"""The roles of the pages on operation, consumers and process managers can do what these say, and no more."""
 
 from __future__ import annotations
 
@@ -13,23 +13,28 @@ from psycopg.sql import SQL, Identifier
 
 from onefold import App, Consumer, Message, Money, Retry, Transaction, connect
 from onefold.domain.account import Account
+from onefold.domain.order import Order, OrderItem
 from onefold.infrastructure.brokers.envelope import write
 from onefold.infrastructure.consumers import consumers_status
 from onefold.infrastructure.consuming.consumption import Consumption
 from onefold.infrastructure.consuming.dead_letters import discard, list_dead_letters, list_parked, retry
+from onefold.infrastructure.processes.running import consumption
+from onefold.infrastructure.processes.status import process_status
 from onefold.infrastructure.rebuilding.rebuild import Rebuild
 from onefold.infrastructure.rebuilding.rows import rebuild_stream
 from onefold.infrastructure.rebuilding.versions import drop_old, rollback
 from onefold.infrastructure.status import State, status
 from onefold.infrastructure.worker import Worker
-from onefold.projections.shop import account_balance, app
+from onefold.projections.guards import Outcome
+from onefold.projections.process import process_of
+from onefold.projections.shop import OrderPayment, account_balance, app, app_with_payment
 from onefold.testing import MemoryBroker
 
 from .blocks import ROOT, blocks
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
-PAGES = [ROOT / "docs" / "guides" / name for name in ("operation.md", "consumers.md")]
-ROLES = ("app", "worker", "reader", "consumer")
+PAGES = [ROOT / "docs" / "guides" / name for name in ("operation.md", "consumers.md", "processes.md")]
+ROLES = ("app", "worker", "reader", "process", "consumer")
 
 
 @pytest.fixture
@@ -135,3 +140,26 @@ def test_no_role_may_do_the_work_of_another(as_role: dict[str, str], role: str, 
         pytest.raises(psycopg.errors.InsufficientPrivilege),
     ):
         connection.execute(statement.encode())
+
+
+def test_a_process_manager_does_its_work_with_the_privileges_of_the_page(
+    as_role: dict[str, str], database_url: str
+) -> None:
+    def run() -> dict[Outcome, int]:
+        return consumption(as_role["process"], process_of(OrderPayment), once=True).run().outcomes
+
+    assert run() == {}
+    with connect(app_with_payment, database_url) as store:
+        account = Account.open("ana", "EUR", at=NOON)
+        account.deposit(Money.of(100, "EUR"), at=NOON)
+        store.save(account)
+        item = OrderItem(item_id="1", product_id="p", price=Money.of(40, "EUR"), freight=Money.zero("EUR"))
+        store.save(Order.place("1", "ana", [item], at=NOON))
+        assert run() == {Outcome.APPLIED: 1}
+        with store.pool.connection() as connection:
+            connection.execute("UPDATE onefold.timeouts SET due_at = clock_timestamp()")
+        assert run()[Outcome.APPLIED] >= 1
+        assert store.get(Order, "1").status == "cancelled"
+        with store.pool.connection() as connection:
+            (found,) = process_status(connection, ["order_payment"])
+        assert (found.instances, found.timeouts) == (1, 0)

@@ -12,10 +12,18 @@ import pytest
 
 from onefold import App, Message, Transaction, connect, consumer
 from onefold.domain.order import Order
-from onefold.infrastructure.brokers import BadBrokerURL, BrokerLost, BrokerMisconfigured, Delivery, subscribe
+from onefold.infrastructure.brokers import (
+    BadBrokerURL,
+    BrokerLost,
+    BrokerMisconfigured,
+    Delivery,
+    log,
+    subscribe,
+)
 from onefold.infrastructure.brokers.envelope import read
 from onefold.infrastructure.brokers.log import LogSubscription
 from onefold.infrastructure.consuming.consumption import Consumption
+from onefold.infrastructure.postgres.sql import statement
 from onefold.infrastructure.processes.subscription import ProcessSubscription
 from onefold.projections.guards import Outcome
 
@@ -160,6 +168,30 @@ def test_a_subscription_at_the_head_gets_whatever_is_committed_from_then_on(
     while "order/after 1" not in found:
         found += ids(taken(subscription))
     assert found == ["late/1 1", "order/just_before 1", "order/after 1"]
+
+
+def test_a_subscription_at_the_head_waits_for_an_append_of_which_nothing_is_known(
+    shop: Shop, reading: Subscribe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prepared transaction, or one of a role whose activity is hidden."""
+    hidden = statement("process_log_clock").replace(b"a.xact_start", b"NULL::timestamptz")
+    monkeypatch.setattr(
+        log,
+        "statement",
+        lambda name, **more: hidden if name == "process_log_clock" else statement(name, **more),
+    )
+    monkeypatch.setattr(log, "SETTLING", 0.2)
+    with psycopg.connect(shop.store.url) as open_append:
+        open_append.execute(
+            "INSERT INTO onefold.events (version, event_id, stream, type, data) "
+            "VALUES (1, gen_random_uuid(), 'late/1', 'late', '{}')"
+        )
+        shop.place("before")
+        with pytest.raises(BrokerLost, match="found one that goes on"):
+            reading(begin="head")
+    subscription = reading(begin="head")
+    shop.place("after")
+    assert ids(taken(subscription))[-1] == "order/after 1"
 
 
 def test_one_worker_reads_and_another_takes_over_at_once_when_it_ends(shop: Shop, reading: Subscribe) -> None:

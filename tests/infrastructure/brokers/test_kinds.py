@@ -18,7 +18,9 @@ NEEDS = [kind for kind in brokers._KINDS.items() if kind[1].client is not None]
 )
 def test_a_scheme_that_nobody_knows_is_refused_with_those_that_are_known(url: str) -> None:
     for use in (lambda: subscribe(url, "c"), lambda: publisher(url)):
-        with pytest.raises(BadBrokerURL, match=r"kafka:, .*redis:, .*file:, log:, memory: or - for standard input"):
+        with pytest.raises(
+            BadBrokerURL, match=r"kafka:, .*redis:, .*file:, log:, memory: or - for standard input"
+        ):
             use()
 
 

@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from ..domain.event import flaw_of_text
+
+LONGEST_KEY = 2_000
+"""Bytes of what messages are kept in order by: what is held back is looked up by it."""
+
 
 class Leaving(NamedTuple):
     """A message on its way to the broker.
@@ -27,6 +32,15 @@ class Kept(NamedTuple):
 
     message: Leaving
     cause: str | None
+
+
+def can_order(key: object) -> bool:
+    """Tell whether messages can be kept in order by this: text that a database can hold, not empty and not too long."""
+    return (
+        isinstance(key, str)
+        and 0 < len(key.encode("utf-8", "surrogatepass")) <= LONGEST_KEY
+        and not flaw_of_text(key)
+    )
 
 
 def share(segments: int, members: int, place: int) -> int:

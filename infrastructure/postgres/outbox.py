@@ -16,8 +16,10 @@ from psycopg.rows import tuple_row
 from pydantic_core import to_json
 
 from ...domain.errors import OnefoldError
+from ...projections.fingerprint import shown
 from ...projections.projection import NAME
 from ...projections.publication import Posting
+from ...projections.relaying import LONGEST_KEY, can_order
 from ..brokers.envelope import write as written
 from .sql import statement
 
@@ -84,9 +86,16 @@ def _require_fit(posting: Posting) -> None:
             f"expected a channel of lower-case letters, digits and underscores, at most 41, found "
             f"{posting.channel!r}"
         )
-    if posting.key == "" or (posting.key is not None and "\x00" in posting.key):
+    if posting.key is not None and not can_order(posting.key):
         raise BadPosting(
-            f"expected a key of text without NUL that is not empty, or None, found {posting.key!r}"
+            f"expected a key of text without NUL or lone surrogates, of 1 to {LONGEST_KEY:,} bytes, or None, found "
+            f"{shown(posting.key)}"
+        )
+    # A message without a key waits by its id; what is no id at all is for the envelope to say.
+    if posting.key is None and (size := len(str(posting.message.id).encode(errors="replace"))) > LONGEST_KEY:
+        raise BadPosting(
+            f"expected an id of at most {LONGEST_KEY:,} bytes for a message without a key, found {size:,}; give a "
+            "digest of it"
         )
     if posting.numbered and posting.key is None:
         raise BadPosting(f"expected a key for a numbered message to {posting.channel}, found None")

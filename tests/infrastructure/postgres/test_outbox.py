@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -193,6 +194,10 @@ def test_a_message_needs_a_transaction(database_url: str) -> None:
         (Posting("Big Channel", message()), "expected a channel of lower-case letters"),
         (Posting("accounts", message(), ""), "expected a key of text"),
         (Posting("accounts", message(), "a\x00"), "expected a key of text without NUL"),
+        (Posting("accounts", message(), "\ud800"), r"found '\\ud800'"),
+        (Posting("accounts", message(), 7), "found 7"),  # type: ignore[arg-type]
+        (Posting("accounts", message(), "ö" * 1_001), "of 1 to 2,000 bytes"),
+        (Posting("accounts", replace(message(), id="ö" * 1_001)), "an id of at most 2,000 bytes"),
         (Posting("accounts", message(), None, True), "expected a key for a numbered message to accounts"),
     ],
 )

@@ -87,6 +87,11 @@ class Publication:
     def __repr__(self) -> str:
         return f"publish({', '.join(each.__name__ for each in self.events)}, to={self.channel!r})"
 
+    @property
+    def by_stream(self) -> bool:
+        """Whether the order is kept by the stream, which is known before an event is decoded."""
+        return self._key is None
+
     def takes(self, event_class: type[Event]) -> bool:
         """Tell whether events of this class go out here."""
         found = self._takes.get(event_class)

@@ -85,15 +85,20 @@ class LogSource:
         self._registry = registry
         self._segment, self._segments = segment, segments
         self._takes: dict[str, bool] = {}
+        self._by_stream = all(each.by_stream for each in publications)
 
     def read(self, after: int, limit: int) -> Page:
         """Return the next messages of the segment; see `Source`. Raises what decoding an event raises."""
         page = self._reader.read(after, limit)
         messages: list[Leaving] = []
         for record in page.records:
-            if self._takes.get(record[7], True):
+            if self._takes.get(record[7], True) and self._may_be_mine(record[6]):
                 messages += self._made(self._reader.event(record), record[0], record[7])
         return Page(messages, page.upto, len(page.records) >= limit)
+
+    def _may_be_mine(self, stream: str) -> bool:
+        """Tell by the stream alone, where that is the key: to decode the events of others would cost the most."""
+        return not self._by_stream or slot_of(stream) % self._segments == self._segment
 
     def _made(self, event: Event, position: int, stored_as: str) -> list[Leaving]:
         if stored_as not in self._takes:

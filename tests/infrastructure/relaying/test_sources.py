@@ -104,7 +104,7 @@ def test_a_publication_that_fails_is_named_and_nothing_passes_the_event(
         out(store.url, broker, "broken", broken)
     assert "publish(Account, to='broken')" in str(raised.value)
     assert broker.taken == []
-    row = connection.execute("SELECT max(position) FROM onefold.relays WHERE relay = 'broken'").fetchone()
+    row = connection.execute("SELECT min(position) FROM onefold.relays WHERE relay = 'broken'").fetchone()
     assert row == (0,)
 
 

@@ -10,8 +10,10 @@ from typing import Any, Literal, NamedTuple, TypedDict, Unpack, cast
 from ..domain.aggregate import Aggregate
 from ..domain.errors import DeclarationError
 from ..domain.event import Event, encode
+from .fingerprint import shown
 from .message import Message
 from .projection import NAME
+from .relaying import LONGEST_KEY, can_order
 
 CARRIED = ("traceparent", "tracestate")
 """Metadata of an event that goes on as extensions of the same name: W3C Trace Context."""
@@ -114,10 +116,10 @@ class Publication:
         elif (data := self._data(event)) is None:
             return None
         key: Any = meta.stream if self._key is None else self._key(event)
-        if not isinstance(key, str) or not key:
+        if not can_order(key):
             raise DeclarationError(
-                f"publication to {self.channel}: expected text that is not empty as key of {meta.stream} version "
-                f"{meta.version}, found {key!r}"
+                f"publication to {self.channel}: expected text that is not empty, without NUL or lone surrogates and of "
+                f"at most {LONGEST_KEY:,} bytes as key of {meta.stream} version {meta.version}, found {shown(key)}"
             )
         metadata = meta.metadata
         extensions: dict[str, Any] = {}

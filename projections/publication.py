@@ -118,8 +118,8 @@ class Publication:
         key: Any = meta.stream if self._key is None else self._key(event)
         if not can_order(key):
             raise DeclarationError(
-                f"publication to {self.channel}: expected text that is not empty, without NUL or lone surrogates and of "
-                f"at most {LONGEST_KEY:,} bytes as key of {meta.stream} version {meta.version}, found {shown(key)}"
+                f"publication to {self.channel}: expected text that is not empty, without NUL or lone surrogates, and "
+                f"of at most {LONGEST_KEY:,} bytes as key of {meta.stream} version {meta.version}, found {shown(key)}"
             )
         metadata = meta.metadata
         extensions: dict[str, Any] = {}

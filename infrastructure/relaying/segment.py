@@ -140,6 +140,8 @@ class Segment:
                     self._catch_up(connection)
                     with closing(self._publisher()) as publisher:
                         self._work(connection, publisher)
+                    if self.lost:
+                        break
                     connection.execute(_RELEASE, (claim.relay, claim.segment, claim.token))
                 return
             except RelayFenced as error:
@@ -155,6 +157,8 @@ class Segment:
             if self.published > before:
                 backoff.reset()
             self._ending.wait(backoff.next())
+        if self.lost:
+            log.warning("%s", RelayFenced(claim.relay, claim.segment))
 
     def _catch_up(self, connection: psycopg.Connection[Any]) -> None:
         """Take the position as the database has it: a move whose answer was lost may have been made."""

@@ -183,3 +183,25 @@ def test_a_move_whose_answer_was_lost_is_found_made(
     assert mine.join(10)
     assert broker.ids == ["b"]
     assert state(begun)[2] is None
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["idle", "while its broker is lost"])
+def test_one_that_is_told_of_its_loss_says_so(
+    begun: Connection, working: Callable[..., Segment], caplog: pytest.LogCaptureFixture, lost: bool
+) -> None:
+    broker = Broker()
+    mine = working(take(begun), broker)
+    if lost:
+        broker.hold.clear()
+        broker.loses = 100
+        post(begun, posting("a"))
+        assert broker.asked.wait(10)
+    else:
+        post(begun, posting("a"))
+        until(lambda: state(begun)[0] == 1)
+    take(begun, "another")
+    mine.lose()
+    broker.hold.set()
+    assert mine.join(10)
+    assert "relay news: segment 0 is in the hands of another process" in caplog.text
+    assert state(begun)[2] == "another"

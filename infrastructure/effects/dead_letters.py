@@ -94,7 +94,9 @@ def retry(connection: psycopg.Connection[Any], letter: int, by: str, *, even_exp
             "forgotten; say that it has not (--even-expired), or discard it"
         )
     fresh = found.outcome == "expired"
-    if connection.execute(statement("effect_retry"), {"id": letter, "by": by, "fresh": fresh}).rowcount != 1:
+    # As it was looked at: another operator may have been here, and the call have died anew.
+    values = {"id": letter, "by": by, "fresh": fresh, "outcome": found.outcome}
+    if connection.execute(statement("effect_retry"), values).rowcount != 1:
         raise _gone(letter)
     connection.execute(statement("effect_wake"))
 

@@ -160,7 +160,7 @@ def test_calls_that_were_given_up_are_among_the_dead_letters(
 
 def test_what_is_no_dead_letter_of_an_effect_is_told(onefold: Onefold, noting: Path) -> None:
     said = onefold("dead-letters", "show", "effect:x")
-    assert (said.code, "such as 7 or effect:7, found 'effect:x'" in said.err) == (2, True)
+    assert (said.code, "such as 7, effect:7 or outbox:7, found 'effect:x'" in said.err) == (2, True)
     for command in ("show", "retry", "discard"):
         said = onefold("dead-letters", command, "effect:7")
         assert (said.code, "found effect:7" in said.err) == (1, True)

@@ -195,8 +195,9 @@ def test_what_takes_too_long_to_end_is_left(
     post(connection, "a1")
     with psycopg.connect(database_url) as other:
         onefold = start("relay", "news", "--to", "file:out.jsonl", "--grace", "1", "--json", cwd=publishing)
-        until(lambda: connection.execute("SELECT 1 FROM onefold.relays WHERE owner IS NOT NULL").fetchone())
         until(lambda: ids(publishing / "out.jsonl") == ["a1"])
+        # A segment that nobody has yet could not be taken any more.
+        until(lambda: not connection.execute("SELECT FROM onefold.relays WHERE owner IS NULL").fetchall())
         # Who has locked the checkpoint keeps it from being moved.
         other.execute("SELECT * FROM onefold.relays FOR UPDATE")
         post(connection, "a2", "b2")

@@ -245,7 +245,7 @@ class ConsumerMetrics(Collector):
 
     def _in_the_database(self) -> Iterator[Metric]:
         found = self._glance.take()
-        yield _reached(found)
+        yield reached(found)
         parked = _gauge("onefold_parked_messages", "Messages that came before their turn and wait for it.")
         oldest = _gauge("onefold_oldest_parked_seconds", "Age of the oldest parked message; 0 without any.")
         letters = _gauge("onefold_dead_letters", "Dead letters that nobody has dealt with.")
@@ -268,7 +268,7 @@ class ProjectionMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         """Yield the metrics."""
         found: Status | None = self._glance.take()
-        yield _reached(found)
+        yield reached(found)
         names = ["projection"]
         position = _gauge("onefold_projection_position", "Position of the log last applied.", names)
         lag = _gauge("onefold_projection_lag_events", "Events of the log that are not applied.", names)
@@ -304,7 +304,8 @@ def _add(gauge: GaugeMetricFamily, name: str, value: float | None) -> None:
         gauge.add_metric([name], value)
 
 
-def _reached(found: object) -> GaugeMetricFamily:
+def reached(found: object) -> GaugeMetricFamily:
+    """Return the gauge that says whether the database answered; `found` is None where it did not."""
     return GaugeMetricFamily(
         "onefold_database_up", "1 while the database answers.", value=float(found is not None)
     )

@@ -19,6 +19,15 @@ class NoDatabase(OnefoldError):
     """A command is to look at a database that nobody has made yet."""
 
 
+def require_database(settings: Settings) -> None:
+    """Raise `NoDatabase` where the settings name an embedded server that was never started."""
+    if settings.database_url is None and EmbeddedServer(settings.home).status().version is None:
+        raise NoDatabase(
+            f"expected a database in {settings.home}, found none; go to the folder that holds it, name it with "
+            f"{HOME}, name a server with {DATABASE_URL}, or make one with `onefold db start`"
+        )
+
+
 @contextmanager
 def writable() -> Iterator[str]:
     """Yield the URL of the database, migrated."""
@@ -43,11 +52,7 @@ def readable() -> Iterator[psycopg.Connection[Any]]:
 def readable_url() -> Iterator[str]:
     """Yield the URL of the database to look around in, as `readable` does."""
     settings = Settings.from_env()
-    if settings.database_url is None and EmbeddedServer(settings.home).status().version is None:
-        raise NoDatabase(
-            f"expected a database in {settings.home}, found none; go to the folder that holds it, name it with "
-            f"{HOME}, name a server with {DATABASE_URL}, or make one with `onefold db start`"
-        )
+    require_database(settings)
     with database_url(settings) as url:
         with connected(url) as connection:
             if settings.database_url is None:

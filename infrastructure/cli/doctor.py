@@ -7,10 +7,10 @@ from rich.text import Text
 
 from ..connection import connected
 from ..doctor import Finding, Severity, examine
-from ..embedded import EmbeddedServer, database_url
-from ..settings import DATABASE_URL, HOME, Settings
+from ..embedded import database_url
+from ..settings import Settings
 from .application import SHOP, load_app
-from .database import NoDatabase
+from .database import require_database
 from .options import Application, AsJson
 from .output import plain, report, sign, write_json
 from .problems import PROBLEMS
@@ -25,11 +25,7 @@ def doctor(app: Application = SHOP, json: AsJson = False) -> None:
     application = load_app(app)
     settings = Settings.from_env()
     embedded = settings.database_url is None
-    if embedded and EmbeddedServer(settings.home).status().version is None:
-        raise NoDatabase(
-            f"expected a database in {settings.home}, found none; go to the folder that holds it, name it with "
-            f"{HOME}, name a server with {DATABASE_URL}, or make one with `onefold db start`"
-        )
+    require_database(settings)
     with database_url(settings) as url, connected(url, application="onefold doctor") as connection:
         findings = examine(connection, application, embedded=embedded)
     problems = [each for each in findings if each.severity is Severity.PROBLEM]

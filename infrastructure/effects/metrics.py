@@ -8,7 +8,7 @@ from typing import Any, Self
 import psycopg
 
 from ..brokers.port import MissingExtra
-from ..metrics import Glance, _reached
+from ..metrics import Glance, reached
 from .observed import BECAME
 from .runner import EffectRunner
 from .status import EffectStatus, effects_status
@@ -76,7 +76,7 @@ class EffectMetrics(Collector):
 
     def _in_the_database(self) -> Iterator[Metric]:
         found = self._glance.take()
-        yield _reached(found)
+        yield reached(found)
         gauges = {
             "pending": _gauge(
                 "onefold_effect_pending_calls", "Calls that are due, or will be at their next try."

@@ -8,7 +8,7 @@ from typing import Any, Self
 import psycopg
 
 from ..brokers.port import MissingExtra
-from ..metrics import Glance, _reached
+from ..metrics import Glance, reached
 from .status import RelayStatus, relays_status
 
 try:
@@ -31,7 +31,7 @@ class RelayMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         """Yield the metrics."""
         found = self._glance.take()
-        yield _reached(found)
+        yield reached(found)
         published = CounterMetricFamily(
             "onefold_relay_published_messages",
             "Messages published since the relay was begun.",

@@ -76,11 +76,7 @@ def resegment(connection: psycopg.Connection[Any], relay: str, segments: int) ->
     if not 1 <= segments <= SLOTS:
         raise RelayChanged(f"expected 1 to {SLOTS} segments, found {segments}")
     with connection.transaction():
-        rows = connection.execute(
-            "SELECT position, owner IS NOT NULL AND expires_at > clock_timestamp() FROM onefold.relays "
-            "WHERE relay = %s FOR UPDATE",
-            (relay,),
-        ).fetchall()
+        rows = connection.execute(statement("relay_lock_segments"), (relay,)).fetchall()
         if not rows:
             raise RelayChanged(f"expected a relay that was begun, found none of the name {relay!r}")
         if any(busy for _, busy in rows):
@@ -88,10 +84,7 @@ def resegment(connection: psycopg.Connection[Any], relay: str, segments: int) ->
                 f"expected no process of relay {relay} at work, found some; end them, or wait for their leases to end"
             )
         connection.execute(statement("relay_resegment"), {"relay": relay, "segments": segments})
-        keys = connection.execute(
-            "SELECT DISTINCT key FROM onefold.held_messages WHERE relay = %s AND resolved_at IS NULL",
-            (relay,),
-        ).fetchall()
+        keys = connection.execute(statement("relay_held_anywhere"), (relay,)).fetchall()
         columns = [key for (key,) in keys], [slot_of(key) % segments for (key,) in keys]
         connection.execute(statement("relay_move_held"), (*columns, relay))
     return int(min(position for position, _ in rows))
